@@ -1,0 +1,41 @@
+# Every target sets up what it needs. PYTHON chooses the interpreter that makes the virtual environment.
+PYTHON ?= python3
+BIN := .venv/bin
+SETUP := pyproject.toml constraints.txt tools/setup.sh
+ARGS ?=
+
+.DEFAULT_GOAL := test
+.PHONY: venv demo test check lint types tests bench clean
+
+venv: .venv/all.stamp
+
+.venv/all.stamp: $(SETUP)
+	PYTHON="$(PYTHON)" sh tools/setup.sh all
+
+.venv/server.stamp: $(SETUP)
+	PYTHON="$(PYTHON)" sh tools/setup.sh server
+
+demo: .venv/server.stamp
+	$(BIN)/notwice demo $(ARGS)
+
+test: check tests
+
+check: lint types
+
+lint: venv
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: venv
+	$(BIN)/mypy
+	$(BIN)/pyright
+
+tests: venv
+	$(BIN)/python -m pytest $(ARGS)
+
+bench: venv
+	$(BIN)/python -m bench $(ARGS)
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
