@@ -1,0 +1,183 @@
+"""The errors of notwice.
+
+::
+
+    NotwiceError
+    ├── OperationInProgress   the same operation is running elsewhere; nothing ran here
+    ├── OperationUnresolved   its outcome is unknown and its policy holds it; nothing ran here
+    ├── RequestMismatch       the key was used for another request; nothing ran
+    ├── RecordedFailure       the first attempt failed for good, and this is its replay
+    ├── OwnershipLost         another owner took the operation over; nothing of ours was written
+    ├── NotCompleted          the operation was left without an answer; it is suspended
+    ├── ContentionError       eight reads, eight lost swaps; nothing ran
+    ├── StoreUnavailable      the store is down, too slow, or its answer was lost
+    ├── UnsupportedRecord     the stored record is newer than this release, or damaged
+    ├── InvalidKey            the key, scope or namespace can't be used (a ValueError)
+    ├── EncodingError         a value can't be stored without loss (a TypeError)
+    ├── ForceRequired         an operator's move on a live or finished record needs force=True
+    └── RecordChanged         the record is not the one that the operator was shown
+
+`NotApplied` is not one of them: a handler raises it to say that nothing happened.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from notwice.model import InProgress, Mismatch, RecordView, Unresolved
+from notwice.problems import KINDS, Problem, problem
+
+
+class NotApplied(Exception):  # noqa: N818 - a handler's statement, not a fault
+    """Raised by a handler: nothing happened, the operation may run again. The guard abandons it."""
+
+
+class NotwiceError(Exception):
+    """Base of all errors that notwice raises.
+
+    ``code`` names the kind, ``http_status`` is the status that fits it, ``retry_after`` the seconds to wait before
+    the same call may be repeated (or ``None``), ``safe_new_key`` whether the call may be repeated under a new key.
+    """
+
+    code: ClassVar[str] = "store_unavailable"
+    retry_after: int | None = None
+    operation: str | None = None
+
+    @property
+    def http_status(self) -> int:
+        """The HTTP status that fits this error."""
+        return KINDS[self.code].status
+
+    @property
+    def safe_new_key(self) -> bool:
+        """Whether the same call under a new key could make no effect happen twice."""
+        return KINDS[self.code].safe_new_key
+
+    def problem(self) -> Problem:
+        """The error as (status, headers, body) of RFC 9457."""
+        return problem(self.code, operation=self.operation, retry_after=self.retry_after, detail=str(self) or None)
+
+
+class OperationInProgress(NotwiceError):
+    """The same operation is running elsewhere; nothing ran here. Repeat the same call after ``retry_after`` seconds."""
+
+    code = "in_progress"
+
+    def __init__(self, outcome: InProgress) -> None:
+        super().__init__(KINDS[self.code].detail)
+        self.outcome = outcome
+        self.operation = outcome.view.operation
+        self.retry_after = outcome.retry_after
+
+    def problem(self) -> Problem:
+        """The error as (status, headers, body) of RFC 9457."""
+        return self.outcome.problem()
+
+
+class OperationUnresolved(NotwiceError):
+    """The outcome is unknown and the policy holds the operation; nothing ran here. Look it up, and resolve it."""
+
+    code = "unresolved"
+
+    def __init__(self, outcome: Unresolved) -> None:
+        super().__init__(KINDS[self.code].detail)
+        self.outcome = outcome
+        self.operation = outcome.view.operation
+
+    def problem(self) -> Problem:
+        """The error as (status, headers, body) of RFC 9457."""
+        return self.outcome.problem()
+
+
+class RequestMismatch(NotwiceError):
+    """The key was used for another request. Nothing ran, nothing changed. Use a new key for a new request."""
+
+    code = "key_reused"
+
+    def __init__(self, outcome: Mismatch) -> None:
+        super().__init__(KINDS[self.code].detail)
+        self.outcome = outcome
+        self.operation = outcome.view.operation
+
+    def problem(self) -> Problem:
+        """The error as (status, headers, body) of RFC 9457."""
+        return self.outcome.problem()
+
+
+class RecordedFailure(NotwiceError):
+    """The first attempt failed for good, and this is its replay: ``kind`` and ``message`` are the first error's."""
+
+    code = "recorded_failure"
+
+    def __init__(self, kind: str, message: str, *, operation: str, value: object = None) -> None:
+        super().__init__(f"{kind}: {message}" if message else kind)
+        self.kind = kind
+        self.message = message
+        self.operation = operation
+        self.value = value
+
+
+class OwnershipLost(NotwiceError):
+    """Another owner has taken the operation over, and nothing of ours was written. Do not repeat the effect."""
+
+    code = "ownership_lost"
+
+    def __init__(self, operation: str, view: RecordView | None = None) -> None:
+        super().__init__(f"operation {operation} has another owner now. {KINDS[self.code].detail}")
+        self.operation = operation
+        self.view = view
+
+
+class NotCompleted(NotwiceError):
+    """The operation was left without an answer and is suspended: its outcome counts as unknown."""
+
+    code = "not_completed"
+
+
+class ContentionError(NotwiceError):
+    """Each of eight swaps lost against another writer; nothing ran. Repeat the same call."""
+
+    code = "contention"
+    retry_after = 1
+
+
+class StoreUnavailable(NotwiceError):
+    """The store is down, slower than ``store_timeout``, or its acknowledgement was lost. Repeat the same call.
+
+    From a begin: nothing ran. From complete or fail: the effect is done, and the guard goes on repeating the write
+    with the same etag while the process lives.
+    """
+
+    code = "store_unavailable"
+    retry_after = 1
+
+
+class UnsupportedRecord(NotwiceError):
+    """The stored record was written by a newer release, or is damaged. Nothing ran. Upgrade this process."""
+
+    code = "unsupported_record"
+    retry_after = 30
+
+
+class InvalidKey(NotwiceError, ValueError):
+    """The key, scope or namespace can't be used; the message says why. Nothing ran, nothing was stored."""
+
+    code = "key_invalid"
+
+
+class EncodingError(NotwiceError, TypeError):
+    """A value can't be stored without loss; the message names it. Raised before anything runs, where that can be."""
+
+    code = "encoding_error"
+
+
+class ForceRequired(NotwiceError):
+    """An operator's move on a live lease, or on a finished record, needs ``force=True``. Nothing changed."""
+
+    code = "in_progress"
+
+
+class RecordChanged(NotwiceError):
+    """The record is not the one that the operator was shown. Nothing changed. Look it up again, then decide."""
+
+    code = "contention"

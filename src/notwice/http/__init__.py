@@ -1,0 +1,1 @@
+"""notwice at the HTTP edge."""

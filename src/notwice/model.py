@@ -1,0 +1,297 @@
+"""The values that every layer speaks in: states, records, store operations and what a begin can end in.
+
+All of them are frozen. The ones on the hot path are named tuples: five times cheaper to make than frozen dataclasses.
+Times are whole milliseconds; ``*_ms`` without a further word is a duration or a Unix time of the store's clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from notwice.problems import Problem, problem
+
+AGE_UNKNOWN_MS = 2**53
+"""The age of a record that was written under another boot of the host: its owner is gone, so any lease is over."""
+
+
+class State(StrEnum):
+    """Where an operation stands. ``completed`` and ``failed`` are terminal."""
+
+    IN_PROGRESS = "in_progress"
+    ACCEPTED = "accepted"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+TERMINAL = frozenset({State.COMPLETED, State.FAILED})
+
+
+class Released(StrEnum):
+    """Who marked an accepted record as free to run again."""
+
+    NO = ""
+    AS_NEW = "as_new"  # its owner, who created it and did nothing: any request may follow
+    OPERATOR = "operator"  # a person: the same request may run again
+
+
+class RecoveryKind(StrEnum):
+    """What a later begin may do with an unresolved record. Listed from the strictest on."""
+
+    HOLD = "hold"
+    RECONCILE = "reconcile"
+    RERUN = "rerun"
+
+
+class ResultKind(StrEnum):
+    """What the bytes of a result are."""
+
+    VALUE = "value"  # a return value, encoded by `notwice.codec`
+    ERROR = "error"  # an exception's type name and message, encoded by `notwice.codec`
+    HTTP = "http"  # a response: status, kept headers and body
+
+
+class Fingerprint(NamedTuple):
+    """Digest of a request, with the version of the recipe that made it."""
+
+    recipe: str
+    digest: bytes
+
+
+class Result(NamedTuple):
+    """A stored answer. A body of ``None`` was too large or impossible to keep: the marker ``omitted``."""
+
+    kind: ResultKind
+    body: bytes | None
+    status: int = 0
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class Terms(NamedTuple):
+    """The part of a policy that is stored in the record at its first claim. ``None`` is no limit."""
+
+    lease_ms: int
+    retention_ms: int | None
+    recovery: RecoveryKind
+    rerun_within_ms: int | None
+    attempts_max: int | None
+    settle_ms: int
+    deduplicated: bool
+
+
+class Note(NamedTuple):
+    """One line of the audit trail: an operator's move."""
+
+    who: str
+    when_ms: int
+    action: str
+    why: str
+
+
+class Record(NamedTuple):
+    """One operation as it is stored under (namespace, id).
+
+    ``created_ms`` of 0 asks the store to stamp the time of this write. ``rerun_from_ms`` of 0 means ``created_ms``:
+    the time and the attempt from which the limits of ``rerun`` count. ``pause_ms`` is how long after its write an
+    accepted record is left alone. ``silent_ms`` is ``None`` while the last writer's handler runs or ran; else it is
+    the silence of such owners that had been counted when this record was written.
+    """
+
+    namespace: str
+    id: str
+    scope: str
+    key: str
+    state: State
+    etag: bytes
+    fingerprint: Fingerprint | None
+    terms: Terms
+    attempt: int = 1
+    generation: int = 0
+    created_ms: int = 0
+    rerun_from_ms: int = 0
+    rerun_from_attempt: int = 1
+    pause_ms: int = 0
+    silent_ms: int | None = None
+    released: Released = Released.NO
+    recovery_point: str = ""
+    progress: tuple[tuple[str, bytes], ...] = ()
+    result: Result | None = None
+    error: str = ""
+    audit: tuple[Note, ...] = ()
+
+    @property
+    def terminal(self) -> bool:
+        """Whether the operation is finished."""
+        return self.state in TERMINAL
+
+    @property
+    def expires_after_ms(self) -> int | None:
+        """How long after its write this record may be purged or evicted; ``None``: never.
+
+        Only terminal and released-as-new records ever may. A record released as new is kept for one lease.
+        """
+        if self.released is Released.AS_NEW:
+            return self.terms.lease_ms
+        return self.terms.retention_ms if self.state in TERMINAL else None
+
+
+class Unreadable(NamedTuple):
+    """A stored record that this release can't decode: made by a newer one, or damaged. Never taken for "absent"."""
+
+    namespace: str
+    id: str
+    reason: str
+
+
+class Insert(NamedTuple):
+    """Store the record if nothing is there, else give what is there."""
+
+    record: Record
+
+
+class Swap(NamedTuple):
+    """Replace the record that has exactly this etag, else give what is there."""
+
+    record: Record
+    expected_etag: bytes
+
+
+class Get(NamedTuple):
+    """Give what is there."""
+
+    namespace: str
+    id: str
+
+
+Op = Insert | Swap | Get
+
+
+class Reply(NamedTuple):
+    """What one store operation found: who won, what is stored now, when it was written and what the clock says.
+
+    ``record`` is the stored one after the operation, ``None`` if nothing is there. ``written_ms`` and ``now_ms`` are
+    wall times of the store; ``age_ms`` is the time since the write by the clock that judges leases, never negative,
+    and `AGE_UNKNOWN_MS` after another boot.
+    """
+
+    won: bool
+    record: Record | Unreadable | None
+    written_ms: int = 0
+    now_ms: int = 0
+    age_ms: int = 0
+
+
+class RecordView(NamedTuple):
+    """A record as someone saw it, with the times that say what it means."""
+
+    record: Record
+    written_ms: int
+    now_ms: int
+    age_ms: int
+
+    @property
+    def operation(self) -> str:
+        """The operation id."""
+        return self.record.id
+
+    @property
+    def state(self) -> State:
+        """Where the operation stands."""
+        return self.record.state
+
+    @property
+    def lapsed(self) -> bool:
+        """Whether the owner has been silent for a whole lease and is presumed gone."""
+        return self.record.state is State.IN_PROGRESS and self.age_ms >= self.record.terms.lease_ms
+
+    @property
+    def unresolved(self) -> bool:
+        """Whether the outcome is unknown, nobody is at work and nobody released it."""
+        if self.record.released is not Released.NO:
+            return False
+        return self.record.state is State.ACCEPTED or self.lapsed
+
+    @property
+    def answered(self) -> bool:
+        """Whether a duplicate can be given an answer from this record."""
+        return self.record.terminal or (self.record.state is State.ACCEPTED and self.record.result is not None)
+
+    @property
+    def expired(self) -> bool:
+        """Whether the record's time is over, so that a begin replaces it."""
+        after_ms = self.record.expires_after_ms
+        return after_ms is not None and self.now_ms - self.written_ms > after_ms
+
+    @property
+    def result(self) -> Result | None:
+        """The stored answer as it is kept: a value's bytes are decoded by `notwice.codec.decode_value`."""
+        return self.record.result
+
+
+class Query(NamedTuple):
+    """What a scan asks for; ``None`` means any. Pages come ordered by (created, namespace, id)."""
+
+    namespace: str | None = None
+    states: frozenset[State] | None = None
+    unresolved: bool | None = None
+    scope_prefix: str | None = None
+    older_than_ms: int | None = None  # written at least so long ago, by the store's wall clock
+    operation: str | None = None  # an operation id
+    limit: int = 100
+    cursor: str | None = None
+
+
+class Page(NamedTuple):
+    """One page of a scan. ``cursor`` of ``None``: there is no more."""
+
+    items: tuple[RecordView | Unreadable, ...]
+    cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A duplicate of a finished operation, or of a held one whose answer was kept: here is the first answer."""
+
+    view: RecordView
+
+    @property
+    def stored(self) -> Result:
+        """The first answer as it is kept."""
+        result = self.view.record.result
+        assert result is not None  # rules 5 and 8 replay only records that have one
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class InProgress:
+    """A duplicate of an operation whose owner is at work: nothing ran. Ask again after ``retry_after`` seconds."""
+
+    view: RecordView
+    retry_after: int
+
+    def problem(self) -> Problem:
+        """The refusal as (status, headers, body) of RFC 9457."""
+        return problem("in_progress", operation=self.view.operation, state=self.view.state, retry_after=self.retry_after)
+
+
+@dataclass(frozen=True, slots=True)
+class Unresolved:
+    """A duplicate of an operation whose outcome nobody knows and that its policy holds: nothing ran."""
+
+    view: RecordView
+
+    def problem(self) -> Problem:
+        """The refusal as (status, headers, body) of RFC 9457."""
+        return problem("unresolved", operation=self.view.operation, state=self.view.state)
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """The key was used for another request: nothing ran, nothing changed."""
+
+    view: RecordView
+
+    def problem(self) -> Problem:
+        """The refusal as (status, headers, body) of RFC 9457."""
+        return problem("key_reused", operation=self.view.operation, state=self.view.state)

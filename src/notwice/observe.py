@@ -1,0 +1,109 @@
+"""One observer protocol: what a guard tells of itself. No event carries a key, a body or a credential."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened. `name` is one of `EVENTS`, `operation` an operation id, `detail` a short reason."""
+
+    name: str
+    operation: str = ""
+    namespace: str = ""
+    attempt: int = 0
+    detail: str = ""
+    value: object = None
+
+
+EVENTS: dict[str, tuple[int, str]] = {
+    "claimed": (logging.DEBUG, "a begin owns a new operation"),
+    "reclaimed": (logging.WARNING, "a begin took an unresolved or released operation over"),
+    "replayed": (logging.DEBUG, "a duplicate was given the first answer"),
+    "in_progress": (logging.DEBUG, "a duplicate of a running operation was refused"),
+    "unresolved": (logging.WARNING, "a duplicate of an unresolved operation was refused"),
+    "mismatch": (logging.WARNING, "a key was used for another request, which was refused"),
+    "completed": (logging.DEBUG, "an operation was completed"),
+    "failed": (logging.DEBUG, "an operation was finished with a definite refusal"),
+    "abandoned": (logging.INFO, "an operation was given back: nothing happened"),
+    "suspended": (logging.WARNING, "an operation ended without a known outcome"),
+    "unanswered": (logging.WARNING, "the store did not confirm a write; it is settled behind the caller"),
+    "ownership_lost": (logging.ERROR, "an owner found that another has its operation"),
+    "result_lost": (logging.ERROR, "a handler's value could not become the operation's answer"),
+    "result_omitted": (logging.ERROR, "an operation was completed without its result, which can't be stored"),
+    "heartbeat_failed": (logging.WARNING, "a lease could not be renewed"),
+    "heartbeat_stopped": (logging.WARNING, "a handler has run longer than run_max; its lease is no longer renewed"),
+    "reconcile_unknown": (logging.WARNING, "the reconcile function could not say what became of the effect"),
+    "store_unavailable": (logging.ERROR, "the store did not answer; nothing ran"),
+    "unguarded": (logging.ERROR, "an operation ran without a guard, as store_failure='proceed' asks"),
+    "resolved": (logging.WARNING, "an operator resolved an operation"),
+    "released": (logging.WARNING, "an operator released an operation"),
+}
+"""Every event with the level it is logged at and what it means."""
+
+
+class Observer(Protocol):
+    """Whoever wants to know. It is called in the thread where things happen; what it raises is dropped."""
+
+    def on_event(self, event: Event) -> None:
+        """Take note of one event, quickly and without blocking."""
+        ...
+
+
+class SilentObserver:
+    """Takes note of nothing."""
+
+    def on_event(self, event: Event) -> None:
+        """Do nothing."""
+
+
+class LogObserver:
+    """Logs each event under the logger ``notwice``, at the level of `EVENTS`; handler values are never logged."""
+
+    def __init__(self, logger: logging.Logger | None = None) -> None:
+        self._logger = logger or logging.getLogger("notwice")
+
+    def on_event(self, event: Event) -> None:
+        """Log the event."""
+        level, meaning = EVENTS[event.name]
+        if self._logger.isEnabledFor(level):
+            detail = f" ({event.detail})" if event.detail else ""
+            self._logger.log(level, "%s: %s%s operation=%s", event.name, meaning, detail, event.operation)
+
+
+class CountingObserver:
+    """Counts events by name: ``counts["replayed"]``."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.counts: Counter[str] = Counter()
+
+    def on_event(self, event: Event) -> None:
+        """Count the event."""
+        with self._lock:
+            self.counts[event.name] += 1
+
+
+class Observers:
+    """Tells several observers, each of which may fail alone."""
+
+    def __init__(self, *observers: Observer) -> None:
+        self._observers = observers
+
+    def on_event(self, event: Event) -> None:
+        """Tell each of them."""
+        for observer in self._observers:
+            tell(observer, event)
+
+
+def tell(observer: Observer, event: Event) -> None:
+    """Tell `observer`; what it raises is logged and dropped, for telemetry must not decide about money."""
+    try:
+        observer.on_event(event)
+    except Exception:
+        logging.getLogger("notwice").exception("an observer failed on %s", event.name)

@@ -1,0 +1,218 @@
+"""What a guard is told to do: one frozen, validated `Policy`, and the three answers to "what after a crash?"."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+from typing import Any, Final, Literal, TypeVar
+
+from notwice.model import RecoveryKind, Terms
+
+Duration = float | int | timedelta
+"""Seconds, or a timedelta."""
+
+DAY: Final = 86_400
+DURATION_MAX: Final = 100 * 366 * DAY  # a hundred years: a longer one is a mistake of units, or would overflow
+SETTLE_IS_LEASE: Final = None
+
+_T = TypeVar("_T")
+
+
+class Verdict(Enum):
+    """What a ``reconcile`` function found, if not a result."""
+
+    NOT_APPLIED = "not_applied"
+    UNKNOWN = "unknown"
+
+
+NOT_APPLIED: Final = Verdict.NOT_APPLIED
+UNKNOWN: Final = Verdict.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What a ``reconcile`` function returns when the effect happened: the result that completes the operation."""
+
+    result: object
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What a later begin may do with an unresolved operation: `hold`, `rerun`, or what `reconcile` makes."""
+
+    kind: RecoveryKind
+    function: Callable[[Any], Any] | None = None
+    deduplicated: bool = False
+
+
+hold: Final = Recovery(RecoveryKind.HOLD)
+"""Never run it again: give the kept answer, or refuse, until a person or `reconcile` finds out what happened."""
+
+rerun: Final = Recovery(RecoveryKind.RERUN)
+"""Run it again: right where the next system de-duplicates by the downstream key, or the effect is harmless twice."""
+
+
+def reconcile(function: Callable[[Any], Any], *, deduplicated: bool = False) -> Recovery:
+    """Ask `function` what became of the effect before anything runs again.
+
+    It is called with the operation and returns ``Applied(result)``, `NOT_APPLIED` or `UNKNOWN`; anything else, and
+    any exception, counts as unknown. It may be a coroutine function under an `AsyncGuard`. `deduplicated` says that
+    the provider refuses a second effect under the same downstream key, so that "not applied" may run it at once;
+    without it the guard first waits until every earlier owner has been silent for ``Policy.settle``.
+    """
+    if not callable(function):
+        message = "reconcile takes a function that is given the operation and says what became of its effect"
+        raise TypeError(message)
+    return Recovery(RecoveryKind.RECONCILE, function, deduplicated)
+
+
+def suggesting(cls: type[_T]) -> type[_T]:
+    """Make a dataclass refuse unknown keyword arguments with a suggestion."""
+    original = cls.__init__
+    names = [field.name for field in dataclasses.fields(cls) if field.init]  # type: ignore[arg-type]  # a dataclass
+
+    @functools.wraps(original)
+    def init(self: _T, *args: Any, **options: Any) -> None:
+        for name in options:
+            if name not in names:
+                raise TypeError(unknown_option(cls.__name__, name, names))
+        original(self, *args, **options)
+
+    cls.__init__ = init  # type: ignore[method-assign]  # the same signature, with a better error
+    return cls
+
+
+def unknown_option(owner: str, name: str, known: list[str]) -> str:
+    """The sentence for an option that does not exist."""
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+    return f"{owner} has no option {name!r}; {hint}"
+
+
+def seconds(name: str, value: object, *, zero: bool = False) -> float:
+    """Check a duration and give it in seconds. Zero is refused unless `zero`; negative and endless ones always are."""
+    if isinstance(value, timedelta):
+        number = value.total_seconds()
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+    else:
+        message = f"{name} must be a number of seconds or a timedelta, not {type(value).__name__}"
+        raise TypeError(message)
+    if math.isnan(number) or number < 0 or (number == 0 and not zero):
+        message = f"{name} must be {'zero or more' if zero else 'more than zero'} seconds, not {value!r}"
+        raise ValueError(message)
+    if number > DURATION_MAX:
+        message = f"{name} must be at most a hundred years, not {value!r}; use None where no limit is meant"
+        raise ValueError(message)
+    return number
+
+
+def milliseconds(duration: float) -> int:
+    """Whole milliseconds, rounded up, so that a positive duration never becomes zero."""
+    return math.ceil(duration * 1000)
+
+
+@suggesting
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """How one kind of operation is guarded. Durations are seconds or timedeltas.
+
+    lease: how long an owner may be silent before it is presumed gone. Heartbeats renew it three times as often.
+    recovery: what a later begin may do with an unresolved operation: `hold`, `rerun` or ``reconcile(fn)``.
+    rerun_within: how long after the first claim `rerun` may still run it again; ``None``: for ever. Keep it below
+        the time for which the next system remembers the downstream key.
+    attempts_max: how many attempts `rerun` may make in all; ``None``: any number.
+    settle: how long every earlier owner must have been silent before `reconcile` runs it again; ``None``: one lease.
+    retention: how long a finished record is kept; ``None``: for ever. A retry that comes later runs again.
+    wait: how long a duplicate of a running operation waits for its answer before it is refused; 0: not at all.
+    run_max: how long the heartbeat goes on; a handler that runs longer loses its lease.
+    store_timeout: how long the store may take before the operation is refused.
+    store_failure: ``refuse`` (nothing runs unguarded), or ``proceed``: run without a guard, and say so.
+    final_errors: exception types of the handler that are an answer: they fail the operation, and are replayed.
+    not_applied_errors: exception types of the handler that prove that nothing happened: they free the operation.
+
+    Raises `TypeError` or `ValueError` with a sentence for anything else.
+    """
+
+    lease: Duration = 300
+    recovery: Recovery = hold
+    rerun_within: Duration | None = 20 * 3600
+    attempts_max: int | None = 5
+    settle: Duration | None = SETTLE_IS_LEASE
+    retention: Duration | None = 30 * DAY
+    wait: Duration = 0
+    run_max: Duration = 3600
+    store_timeout: Duration = 2
+    store_failure: Literal["refuse", "proceed"] = "refuse"
+    final_errors: tuple[type[BaseException], ...] = ()
+    not_applied_errors: tuple[type[BaseException], ...] = ()
+    terms: Terms = dataclasses.field(init=False, repr=False, compare=False)
+    wait_seconds: float = dataclasses.field(init=False, repr=False, compare=False)
+    run_max_seconds: float = dataclasses.field(init=False, repr=False, compare=False)
+    store_timeout_seconds: float = dataclasses.field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Validate every field once, and derive what the hot path needs."""
+        if not isinstance(self.recovery, Recovery):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+            message = f"recovery must be hold, rerun or reconcile(fn), not {self.recovery!r}"
+            raise TypeError(message)
+        if self.store_failure not in ("refuse", "proceed"):
+            message = f"store_failure must be 'refuse' or 'proceed', not {self.store_failure!r}"
+            raise ValueError(message)
+        _check_attempts(self.attempts_max)
+        _check_types("final_errors", self.final_errors)
+        _check_types("not_applied_errors", self.not_applied_errors)
+        put = object.__setattr__
+        put(self, "terms", self._terms())
+        put(self, "wait_seconds", seconds("wait", self.wait, zero=True))
+        put(self, "run_max_seconds", seconds("run_max", self.run_max))
+        put(self, "store_timeout_seconds", seconds("store_timeout", self.store_timeout))
+
+    def _terms(self) -> Terms:
+        lease_ms = milliseconds(seconds("lease", self.lease))
+        return Terms(
+            lease_ms=lease_ms,
+            retention_ms=_optional_ms("retention", self.retention),
+            recovery=self.recovery.kind,
+            rerun_within_ms=_optional_ms("rerun_within", self.rerun_within),
+            attempts_max=self.attempts_max,
+            settle_ms=lease_ms if self.settle is None else milliseconds(seconds("settle", self.settle, zero=True)),
+            deduplicated=self.recovery.deduplicated,
+        )
+
+    @classmethod
+    def money_guard(cls) -> Policy:
+        """The older money guard: stale after five minutes, re-run, and nothing ever expires or gives up."""
+        return cls(recovery=rerun, retention=None, attempts_max=None, rerun_within=None)
+
+    @classmethod
+    def api_cache(cls) -> Policy:
+        """The older API cache: what a restart left open is held; finished answers are kept for a day."""
+        return cls(recovery=hold, retention=DAY)
+
+
+def _optional_ms(name: str, value: Duration | None) -> int | None:
+    return None if value is None else milliseconds(seconds(name, value, zero=True))
+
+
+def _check_attempts(value: object) -> None:
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+        return
+    message = f"attempts_max must be a whole number from 1 on, or None for any number, not {value!r}"
+    raise ValueError(message)
+
+
+def _check_types(name: str, value: object) -> None:
+    if isinstance(value, tuple) and all(isinstance(item, type) and issubclass(item, BaseException) for item in value):
+        return
+    message = f"{name} must be a tuple of exception types, not {value!r}"
+    raise TypeError(message)

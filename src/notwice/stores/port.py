@@ -1,0 +1,88 @@
+"""The port between notwice and whatever keeps its records: one batch in, one batch out.
+
+A store judges nothing: it knows no policy and keeps no telemetry. What it promises is listed in `Store`, one bullet a
+promise, and each bullet is a named case of `notwice.testing.conformance`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from notwice.model import Op, Page, Query, Reply
+
+
+class Store(Protocol):
+    """A blocking store. Any number of threads may call it at once, and it may be made before a fork.
+
+    - An insert stores the record if nothing is there, else changes nothing and gives what is there.
+    - A swap acts only on a record with exactly the expected etag, else changes nothing and gives what is there.
+    - A get gives what is there, as the last acknowledged write left it.
+    - Of any number of rivals for one write, one wins.
+    - A reply is given only once the write is as durable as the store can make it.
+    - A write that fails raises, and may or may not have been applied; a refusal is no failure.
+    - Each operation of a batch succeeds or fails alone, and replies come in the order of the batch.
+    - A batch that names an id twice is refused with `ValueError` before anything is written.
+    - Each write is stamped with the store's time; a ``created_ms`` of 0 is replaced by that time.
+    - Each write sets or clears the engine's own expiry, by ``Record.expires_after_ms``.
+    - Only records whose ``expires_after_ms`` has passed are purged, each by a condition in its own statement.
+    - A record that can't be decoded is given as `Unreadable`, never as absent, and is never overwritten or purged.
+    - Namespaces, ids, scopes, keys and bodies are kept byte for byte, whatever their case, blanks or alphabet.
+    """
+
+    def apply(self, ops: Sequence[Op]) -> Sequence[Reply]:
+        """Carry out a batch that names no id twice. Raises on failure: then each write may or may not be there."""
+        ...
+
+    def scan(self, query: Query) -> Page:
+        """Give one page of the records that `query` describes, oldest first, with those it can't decode."""
+        ...
+
+    def purge(self, limit: int) -> int:
+        """Drop up to `limit` expired records in one bounded step, and say how many went."""
+        ...
+
+    def close(self) -> None:
+        """Give back connections, files and threads. Closing twice is harmless; using it afterwards raises."""
+        ...
+
+
+class AsyncStore(Protocol):
+    """The same promises as `Store`, for an event loop. ``blocking`` is its blocking face, for the heartbeat thread."""
+
+    @property
+    def blocking(self) -> Store:
+        """The same records, for callers outside a loop."""
+        ...
+
+    async def apply(self, ops: Sequence[Op]) -> Sequence[Reply]:
+        """Carry out a batch that names no id twice. A cancelled call may still be carried out."""
+        ...
+
+    async def scan(self, query: Query) -> Page:
+        """Give one page of the records that `query` describes, oldest first, with those it can't decode."""
+        ...
+
+    async def purge(self, limit: int) -> int:
+        """Drop up to `limit` expired records in one bounded step, and say how many went."""
+        ...
+
+    async def close(self) -> None:
+        """Give back connections, files and threads. Closing twice is harmless; using it afterwards raises."""
+        ...
+
+
+class StoreClock(Protocol):
+    """The clock of an embedded store: wall time for retention, and one that no step of the wall clock moves."""
+
+    def wall_ms(self) -> int:
+        """Unix time in milliseconds."""
+        ...
+
+    def boot_ms(self) -> int:
+        """Milliseconds since this host was started, counting sleep."""
+        ...
+
+    def boot_id(self) -> str:
+        """The name of this run of the host: two times of one boot can be compared, two of different ones can't."""
+        ...
