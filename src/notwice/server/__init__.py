@@ -1,0 +1,1 @@
+"""`notwice serve`: a guard in front of any HTTP service, in any language."""

@@ -1,0 +1,200 @@
+"""What the options of `notwice serve` are made of: values, and how each kind is read from a text or a file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+from notwice.server.durations import parse_duration, parse_size
+from notwice.server.options import Kind
+
+T = TypeVar("T")
+
+SYMMETRIC = ("HS256", "HS384", "HS512")
+ASYMMETRIC = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, section 5.6.2
+
+
+class Address(NamedTuple):
+    """Where to listen."""
+
+    host: str
+    port: int
+
+
+class Target(NamedTuple):
+    """The upstream: where it is, and what stands before each path that is asked of it."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+    authority: str
+
+
+class PrincipalSource(NamedTuple):
+    """Who a request belongs to: the value of a header, a claim of a verified token, or nobody in particular."""
+
+    kind: Literal["header", "jwt", "shared", "missing"]
+    name: str = ""
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        message = f"{value!r} must be a text"
+        raise ValueError(message)  # noqa: TRY004 - to the reader of a file it is a wrong value
+    return value
+
+
+def _switch(value: object) -> bool:
+    match value:
+        case bool():
+            return value
+        case str() if value.lower() in ("true", "yes", "on", "1"):
+            return True
+        case str() if value.lower() in ("false", "no", "off", "0"):
+            return False
+        case _:
+            message = f"{value!r} is neither true nor false"
+            raise ValueError(message)
+
+
+def _number_or(parse: Callable[[str], T], value: object) -> T:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return parse(str(value))
+    return parse(_text(value))
+
+
+def _seconds(value: object) -> float:
+    return _number_or(parse_duration, value)
+
+
+def _seconds_above_zero(value: object) -> float:
+    seconds = _seconds(value)
+    if seconds <= 0:
+        message = f"{value!r} must be more than zero"
+        raise ValueError(message)
+    return seconds
+
+
+def _retention(value: object) -> float | None:
+    return None if value == "forever" else _seconds_above_zero(value)
+
+
+def _size(value: object) -> int:
+    size = _number_or(parse_size, value)
+    if size <= 0:
+        message = f"{value!r} must be at least one byte"
+        raise ValueError(message)
+    return size
+
+
+def _names(value: object) -> tuple[str, ...]:
+    items: list[Any] = value if isinstance(value, list) else _text(value).split(",")
+    return tuple(name for item in items if (name := _text(item).strip()))
+
+
+def one_of(*choices: str) -> Kind[Any]:
+    """Make the kind whose values are these texts."""
+
+    def parse(value: object) -> str:
+        text = _text(value)
+        if text not in choices:
+            message = f"{text!r} is none of {', '.join(choices)}"
+            raise ValueError(message)
+        return text
+
+    return Kind("|".join(choices), parse)
+
+
+def _algorithms(value: object) -> tuple[str, ...]:
+    names = _names(value)
+    for name in names:
+        if name not in SYMMETRIC + ASYMMETRIC:
+            message = f"{name!r} is no algorithm that can be trusted; choose from {', '.join(SYMMETRIC + ASYMMETRIC)}"
+            raise ValueError(message)
+    return names
+
+
+def _methods(value: object) -> tuple[str, ...]:
+    names = _names(value)
+    if not names or not all(_TOKEN.fullmatch(name) for name in names):
+        message = f"{value!r} is no list of HTTP methods; write it like POST,PATCH"
+        raise ValueError(message)
+    return tuple(name.upper() for name in names)
+
+
+def _header(value: object) -> str:
+    if not _TOKEN.fullmatch(_text(value)):
+        message = f"{value!r} can't be the name of a header"
+        raise ValueError(message)
+    return _text(value)
+
+
+def _path(value: object) -> str:
+    path = _text(value)
+    if path and (not path.startswith("/") or "?" in path or "#" in path):
+        message = f"{path!r} is no path; it starts with a slash and has no query"
+        raise ValueError(message)
+    return path.rstrip("/")
+
+
+def _address(value: object) -> Address:
+    match = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([^:\[\]]*)):(\d{1,5})", _text(value))
+    if match is None or int(match[3]) > 65535:  # noqa: PLR2004 - the highest port
+        message = f"{value!r} is no address to listen on; write HOST:PORT, as in 127.0.0.1:8080 or [::1]:8080"
+        raise ValueError(message)
+    return Address(match[1] or match[2] or "0.0.0.0", int(match[3]))  # noqa: S104 - ":8080" asks for all interfaces
+
+
+def _target(value: object) -> Target:
+    text = _text(value)
+    if not text:
+        return Target("", "", 0, "", "")
+    wrong = f"{text!r} is no address of a service; write it like http://127.0.0.1:9000"
+    try:
+        parts = urlsplit(text)
+        port = parts.port or {"http": 80, "https": 443}[parts.scheme]
+    except (ValueError, KeyError):
+        raise ValueError(wrong) from None
+    if not parts.hostname or parts.query or parts.fragment or parts.username is not None:
+        raise ValueError(wrong)
+    return Target(parts.scheme, parts.hostname, port, parts.path.rstrip("/"), parts.netloc)
+
+
+def _principal(value: object) -> PrincipalSource:
+    kind, colon, name = _text(value).partition(":")
+    match kind:
+        case "header" if _TOKEN.fullmatch(name):
+            return PrincipalSource("header", name)
+        case "jwt" if name:
+            return PrincipalSource("jwt", name)
+        case "shared" if not colon:
+            return PrincipalSource("shared")
+        case "" if not colon:
+            return PrincipalSource("missing")
+        case _:
+            message = f"{value!r} names no caller; write header:NAME, jwt:CLAIM or shared"
+            raise ValueError(message)
+
+
+TEXT = Kind("TEXT", _text)
+DURATION = Kind("DURATION", _seconds)
+TIMEOUT = Kind("DURATION", _seconds_above_zero)
+SIZE = Kind("SIZE", _size)
+SWITCH = Kind("", _switch, switch=True)
+NAMES = Kind("NAMES", _names)
+PATH = Kind("PATH", _path)
+UPSTREAM = Kind("URL", _target)
+PRINCIPAL = Kind("SOURCE", _principal)
+ADDRESS = Kind("HOST:PORT", _address)
+METHODS = Kind("NAMES", _methods)
+HEADER = Kind("NAME", _header)
+RETENTION = Kind("DURATION", _retention)
+ALGORITHMS = Kind("NAMES", _algorithms)
+STORE = Kind("URL", _text)
+FILE = Kind("FILE", _text)
+KEYS = Kind("FILE|URL", _text)

@@ -1,0 +1,142 @@
+"""The options of `notwice serve`, each defined once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from notwice.server.kinds import (
+    ADDRESS,
+    ALGORITHMS,
+    ASYMMETRIC,
+    DURATION,
+    FILE,
+    HEADER,
+    KEYS,
+    METHODS,
+    NAMES,
+    PATH,
+    PRINCIPAL,
+    RETENTION,
+    SIZE,
+    STORE,
+    SWITCH,
+    SYMMETRIC,
+    TEXT,
+    TIMEOUT,
+    UPSTREAM,
+    Address,
+    PrincipalSource,
+    Target,
+    one_of,
+)
+from notwice.server.options import option
+
+SECRET_BYTES_MIN = 32  # RFC 7518, section 3.2: as long as the digest of HS256, or longer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """All options of the gateway. Flags, environment variables and the file are derived from these fields."""
+
+    upstream: Target = option(UPSTREAM, "", "the service to guard (must be given), like http://127.0.0.1:9000")
+    principal: PrincipalSource = option(
+        PRINCIPAL,
+        "",
+        "whose key it is; must be given: header:NAME (a header that whoever stands before the gateway sets and clients "
+        "can't), jwt:CLAIM (a claim of a verified bearer token), or shared (all callers are one)",
+    )
+    listen: Address = option(ADDRESS, "127.0.0.1:8080", "where to listen; port 0 takes a free one")
+    store: str = option(STORE, "sqlite:///notwice.db", "where the records are kept")
+
+    methods: tuple[str, ...] = option(METHODS, "POST,PATCH", "the guarded methods")
+    required: bool = option(SWITCH, "false", "refuse a guarded method that comes without a key")
+    header: str = option(HEADER, "Idempotency-Key", "the header that carries the key")
+    scope: str = option(TEXT, "http", "the scope under which the keys are stored")
+    recovery: Literal["hold", "rerun"] = option(
+        one_of("hold", "rerun"),
+        "hold",
+        "what may happen to a request whose outcome is unknown: hold it, or send it to the upstream again",
+    )
+    wait: float = option(DURATION, "0", "how long a duplicate of a running request waits for its answer")
+    lease: float = option(TIMEOUT, "5m", "how long a gateway may be silent before its requests count as unresolved")
+    retention: float | None = option(RETENTION, "30d", "how long an answer is kept; forever: without end")
+    store_timeout: float = option(TIMEOUT, "2s", "how long the store may take before a request is refused")
+    store_failure: Literal["refuse", "proceed"] = option(
+        one_of("refuse", "proceed"), "refuse", "what happens to guarded requests while the store is down"
+    )
+    request_bytes_max: int = option(SIZE, "10MiB", "the largest body of a guarded request")
+    response_bytes_max: int = option(SIZE, "1MiB", "the largest answer that is kept whole")
+    status_path: str = option(PATH, "", "a path at which callers can look a key up (default: none)")
+
+    upstream_host: Literal["keep", "upstream"] = option(
+        one_of("keep", "upstream"), "keep", "the Host that the upstream sees: the caller's, or its own"
+    )
+    upstream_connect_timeout: float = option(TIMEOUT, "5s", "how long a connection to the upstream may take")
+    upstream_timeout: float = option(TIMEOUT, "60s", "how long the upstream may be silent, or not read")
+    forwarded: Literal["append", "replace"] = option(
+        one_of("append", "replace"),
+        "append",
+        "what becomes of X-Forwarded headers that a caller sends: replace them where no trusted proxy stands before",
+    )
+
+    jwt_secret: str = option(TEXT, "", "the secret that signs tokens (HS256 and its kin)", secret=True)
+    jwt_secret_file: str = option(FILE, "", "a file with the secret that signs tokens")
+    jwt_keys: str = option(KEYS, "", "the public keys of the issuer: a key set (RFC 7517) or a PEM file")
+    jwt_algorithms: tuple[str, ...] = option(
+        ALGORITHMS, "", "the algorithms that are accepted (default: HS256 or, with keys, RS256,ES256)"
+    )
+    jwt_issuer: str = option(TEXT, "", "the issuer that a token must name")
+    jwt_audience: tuple[str, ...] = option(NAMES, "", "the audience that a token must name, or one of several")
+    jwt_leeway: float = option(DURATION, "30s", "by how much clocks may differ when a token's times are checked")
+
+    health_path: str = option(PATH, "/-/notwice/health", "where /live and /ready are answered; never forwarded")
+    shutdown_grace: float = option(DURATION, "30s", "how long a stop waits for requests that are running")
+    access_log: bool = option(SWITCH, "true", "log a line for each request, without keys, bodies and credentials")
+    log_level: Literal["debug", "info", "warning", "error"] = option(
+        one_of("debug", "info", "warning", "error"), "info", "the least severe lines that are logged"
+    )
+
+    @property
+    def accepted_algorithms(self) -> tuple[str, ...]:
+        """The algorithms that a token may be signed with; never both with a secret and with a key pair."""
+        return self.jwt_algorithms or (("RS256", "ES256") if self.jwt_keys else ("HS256",))
+
+    def complaints(self) -> Iterator[str]:
+        """Give a sentence for each way in which the options do not fit together."""
+        if not self.upstream.host:
+            yield "The service to guard is missing: say it with --upstream URL, like http://127.0.0.1:9000."
+        if self.principal.kind == "missing":
+            yield (
+                "Whose keys are they? Say --principal header:NAME, jwt:CLAIM, or shared if all callers are one. "
+                "Keys without an owner would leak one caller's answers to another."
+            )
+        if not self.health_path:
+            yield "--health-path can't be empty: say a path that the upstream does not use."
+        if self.principal.kind == "jwt":
+            yield from self._complaints_of_tokens()
+        elif self.jwt_secret or self.jwt_secret_file or self.jwt_keys:
+            yield "Keys for tokens are given, but --principal does not say jwt:CLAIM: no token would be verified."
+
+    def _complaints_of_tokens(self) -> Iterator[str]:
+        sources = [bool(self.jwt_secret), bool(self.jwt_secret_file), bool(self.jwt_keys)]
+        if sum(sources) != 1:
+            yield (
+                "A token is verified with exactly one of NOTWICE_JWT_SECRET, --jwt-secret-file and --jwt-keys; "
+                f"{'none' if not any(sources) else 'more than one'} is given."
+            )
+        usable = ASYMMETRIC if self.jwt_keys else SYMMETRIC
+        for name in self.accepted_algorithms:
+            if name not in usable:
+                kind = "public keys" if self.jwt_keys else "a secret"
+                yield f"--jwt-algorithms: {name} can't be used with {kind}; choose from {', '.join(usable)}."
+        if self.jwt_secret and len(self.jwt_secret.encode()) < SECRET_BYTES_MIN:
+            yield f"The secret that signs tokens is too short to be safe: use at least {SECRET_BYTES_MIN} bytes."
+
+    def secret(self) -> bytes:
+        """Give the secret that signs tokens, read from its file if it stands in one. Raises `OSError`."""
+        if self.jwt_secret_file:
+            return Path(self.jwt_secret_file).read_bytes().rstrip(b"\r\n")
+        return self.jwt_secret.encode()
