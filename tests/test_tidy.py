@@ -19,7 +19,8 @@ from tests.sources import ROOT, Function, Source, package_sources, sources_of_te
 # that fits a module decides. A module may always import itself, and what stands below it.
 
 VALUES = {"problems", "model", "errors"}
-PURE_PARTS = VALUES | {"policy", "identity", "fingerprint", "canonical_json", "codec"}
+FORMS = {"canonical", "canonical_json"}
+PURE_PARTS = VALUES | FORMS | {"policy", "identity", "fingerprint", "codec"}
 RULES = PURE_PARTS | {"core", "flows"}
 FACES = RULES | {"observe", "waiting", "operation", "recovery", "guard", "stores"}
 DOORS = FACES | {"http", ""}
@@ -30,10 +31,11 @@ LAYERS: dict[str, set[str]] = {
     "model": {"problems"},
     "errors": {"problems", "model"},
     "policy": VALUES,
-    "identity": VALUES,
-    "codec": VALUES,
     "canonical_json": set(),
-    "fingerprint": VALUES | {"canonical_json", "codec"},
+    "canonical": VALUES | {"canonical_json"},
+    "identity": VALUES | FORMS,
+    "codec": VALUES | FORMS,
+    "fingerprint": VALUES | FORMS,
     "core": PURE_PARTS,
     "flows": PURE_PARTS | {"core"},
     "observe": VALUES,
