@@ -51,10 +51,8 @@ def _grids(comparison: Comparison, style: Style) -> list[str]:
 
 
 def _grid(times: Sequence[int], style: Style) -> list[str]:
-    return [
-        "".join(style.cell(count) for count in times[start : start + COLUMNS]).ljust(COLUMNS)
-        for start in range(0, len(times), COLUMNS)
-    ]
+    lines = (times[start : start + COLUMNS] for start in range(0, len(times), COLUMNS))
+    return ["".join(map(style.cell, line)) + " " * (COLUMNS - len(line)) for line in lines]
 
 
 def _table(lines: Sequence[Row], style: Style) -> list[str]:

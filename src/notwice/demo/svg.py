@@ -73,7 +73,8 @@ def _table(top: int, table: Sequence[Row]) -> Iterator[str]:
 
 
 def _column(number: int) -> int:
-    return MARGIN + 380 + number * 140
+    """Where a side's numbers end: at the right edge of its panel."""
+    return (number + 1) * (MARGIN + PANEL)
 
 
 def _ink(row: Row, value: int | None) -> str:
