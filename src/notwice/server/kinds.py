@@ -160,7 +160,7 @@ def _target(value: object) -> Target:
         port = parts.port or {"http": 80, "https": 443}[parts.scheme]
     except (ValueError, KeyError):
         raise ValueError(wrong) from None
-    if not parts.hostname or parts.query or parts.fragment or parts.username is not None:
+    if not text.isascii() or not parts.hostname or parts.query or parts.fragment or parts.username is not None:
         raise ValueError(wrong)
     return Target(parts.scheme, parts.hostname, port, parts.path.rstrip("/"), parts.netloc)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 from notwice.server.kinds import (
     ADDRESS,
@@ -34,6 +35,7 @@ from notwice.server.kinds import (
 )
 from notwice.server.options import option
 
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 SECRET_BYTES_MIN = 32  # RFC 7518, section 3.2: as long as the digest of HS256, or longer
 
 
@@ -127,6 +129,8 @@ class Settings:
                 "A token is verified with exactly one of NOTWICE_JWT_SECRET, --jwt-secret-file and --jwt-keys; "
                 f"{'none' if not any(sources) else 'more than one'} is given."
             )
+        if self.jwt_keys.startswith("http://") and urlsplit(self.jwt_keys).hostname not in LOOPBACK:
+            yield "--jwt-keys: fetch keys over https; over http anyone on the way could put in their own."
         usable = ASYMMETRIC if self.jwt_keys else SYMMETRIC
         for name in self.accepted_algorithms:
             if name not in usable:

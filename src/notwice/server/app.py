@@ -1,0 +1,189 @@
+"""The composition root of the gateway: from settings to a running server.
+
+::
+
+    uvicorn -> Edge -> Health -> IdempotencyMiddleware -> Proxy -> upstream
+
+One process, one event loop. On SIGTERM or SIGINT it stops accepting, finishes what runs for ``shutdown_grace``, and
+then closes guard and store; what still runs after that is cancelled, and its outcome is unknown. A second signal ends
+the waiting. The process may be killed at any moment: what was acknowledged is stored, and what was under way is found
+as unresolved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import signal
+import socket
+import sys
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+
+import uvicorn
+
+from notwice import AsyncGuard, Policy, hold, rerun
+from notwice.http import HttpPolicy
+from notwice.http.asgi import IdempotencyMiddleware
+from notwice.observe import LogObserver
+from notwice.server.edge import Edge
+from notwice.server.health import Health
+from notwice.server.kinds import Address
+from notwice.server.options import SettingsError
+from notwice.server.principals import principal_of
+from notwice.server.proxy import App, Proxy
+from notwice.server.settings import Settings
+from notwice.server.upstream import Upstream
+
+CANCELLED_SECONDS = 5.0  # how long what was cancelled may take to store that its outcome is unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """What a gateway consists of."""
+
+    app: App
+    guard: AsyncGuard
+    upstream: Upstream
+
+
+def compose(settings: Settings) -> Gateway:
+    """Put a gateway together. Nothing is opened before the first request.
+
+    Raises `SettingsError` where options are not usable, and what `AsyncGuard.open` raises.
+    """
+    try:
+        http_policy = http_policy_of(settings)
+        policy = policy_of(settings)
+    except (TypeError, ValueError) as error:
+        raise SettingsError([f"{error}."]) from error
+    guard = AsyncGuard.open(settings.store, policy=policy, observer=LogObserver())
+    upstream = Upstream(settings)
+    guarded = IdempotencyMiddleware(Proxy(settings, upstream), guard=guard, http_policy=http_policy)
+    healthy = Health(guarded, path=settings.health_path, guard=guard, upstream=upstream)
+    return Gateway(Edge(healthy, access_log=settings.access_log), guard, upstream)
+
+
+def policy_of(settings: Settings) -> Policy:
+    """Give the policy of all operations."""
+    return Policy(
+        recovery=rerun if settings.recovery == "rerun" else hold,
+        lease=settings.lease,
+        wait=settings.wait,
+        retention=settings.retention,
+        store_timeout=settings.store_timeout,
+        store_failure=settings.store_failure,
+    )
+
+
+def http_policy_of(settings: Settings) -> HttpPolicy:
+    """Give the policy of the HTTP edge."""
+    return HttpPolicy(
+        principal=principal_of(settings),
+        methods=settings.methods,
+        required=settings.required,
+        header=settings.header,
+        scope=settings.scope,
+        request_bytes_max=settings.request_bytes_max,
+        response_bytes_max=settings.response_bytes_max,
+        status_path=settings.status_path or None,
+    )
+
+
+def serve(settings: Settings, *, announce: Callable[[str], None]) -> None:
+    """Run the gateway until it is told to stop. `announce` is given its address once it accepts connections.
+
+    Raises `SettingsError` or `OSError` if it can't start, and what `AsyncGuard.open` raises.
+    """
+    _log_to_stderr(settings.log_level)
+    with _listener(settings.listen) as listener:
+        asyncio.run(_serve(settings, compose(settings), listener, announce=announce))
+
+
+async def _serve(
+    settings: Settings, gateway: Gateway, listener: socket.socket, *, announce: Callable[[str], None]
+) -> None:
+    server = _Server(_uvicorn_config(gateway.app, settings), lambda: announce(_url(listener)))
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        await server.cancel_rest()
+        gateway.upstream.close()
+        await gateway.guard.close()
+
+
+def _uvicorn_config(app: App, settings: Settings) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,  # the peer's own address is what is appended for the upstream
+        server_header=False,
+        date_header=False,  # the upstream's goes through, and `Edge` adds one where it is missing
+        timeout_graceful_shutdown=math.ceil(settings.shutdown_grace),
+    )
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn's server, with signals that end it in an orderly way and with status 0."""
+
+    def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_started = started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_started()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+    def _stop(self) -> None:
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+    async def cancel_rest(self) -> None:
+        """Cancel what still runs, and give it time to store that its outcome is unknown."""
+        tasks = set(self.server_state.tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=CANCELLED_SECONDS)
+
+
+def _listener(address: Address) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    return socket.create_server((address.host, address.port), family=family, backlog=2048)
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _log_to_stderr(level: str) -> None:
+    logging.basicConfig(
+        stream=sys.stderr, level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
+    )
+    error_log = logging.getLogger("uvicorn.error")
+    error_log.setLevel(max(logging.WARNING, error_log.getEffectiveLevel()))
+    error_log.addFilter(_about_requests)
+
+
+def _about_requests(record: logging.LogRecord) -> bool:
+    """Leave out what uvicorn says of upgrades: the proxy refuses them in the answer."""
+    text = record.getMessage()
+    return not text.startswith(("Unsupported upgrade request", "No supported WebSocket library"))

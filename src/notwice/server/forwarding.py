@@ -1,0 +1,101 @@
+"""What of a request goes on to the upstream, and what of its answer comes back (RFC 9110, section 7.6).
+
+Path and query go on as they came, byte for byte, and headers in their order, with their duplicates. What belongs to
+one hop only stays here: the headers that ``Connection`` names and the known ones, and ``Expect``, which the gateway
+answers itself. Trailers are dropped, as that section allows. An empty query (``/path?``) can't be told from none.
+
+``Host`` stays the caller's, so that signatures and links which an application builds from it hold; ``upstream_host``
+turns that off for services that live under their own name. ``X-Forwarded-For`` gets the caller's address appended;
+``X-Forwarded-Proto`` and ``-Host`` are set where no proxy in front has set them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, MutableMapping
+from typing import Any
+from urllib.parse import quote
+
+from notwice.server.settings import Settings
+
+Headers = list[tuple[bytes, bytes]]
+Scope = MutableMapping[str, Any]
+
+ONE_HOP = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-connection",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+FORWARDED = frozenset({b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"})
+VIA = b"1.1 notwice"
+
+
+def values(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> list[bytes]:
+    """Give the values of a header, in their order."""
+    return [value for header, value in headers if header == name]
+
+
+def wants_another_protocol(scope: Scope) -> bool:
+    """Say whether the caller asks for a tunnel or a websocket, which can't be guarded or forwarded."""
+    if scope["method"] == "CONNECT":
+        return True
+    return any(b"websocket" in value.lower() for value in values(scope["headers"], b"upgrade"))
+
+
+def target(scope: Scope, prefix: str) -> bytes:
+    """Give the request target: the upstream's path, then the caller's path and query as they came."""
+    path = scope.get("raw_path") or quote(scope["path"]).encode()
+    query = scope["query_string"]
+    return prefix.encode() + path + (b"?" + query if query else b"")
+
+
+def request_headers(scope: Scope, settings: Settings) -> Headers:
+    """Give the headers for the upstream."""
+    came: Headers = list(scope["headers"])
+    if settings.forwarded == "replace":
+        came = [(name, value) for name, value in came if name not in FORWARDED]
+    dropped = _one_hop(came) | {b"host", b"expect", b"x-forwarded-for"}
+    chunked = bool(values(came, b"transfer-encoding"))
+    if chunked:
+        dropped |= {b"content-length"}
+    host = (values(came, b"host") or [b""])[0]
+    own = settings.upstream.authority.encode()
+    headers = [(b"host", host if host and settings.upstream_host == "keep" else own)]
+    headers += [(name, value) for name, value in came if name not in dropped]
+    headers += _forwarded(scope, came, host)
+    headers.append((b"via", VIA))
+    if chunked:
+        headers.append((b"transfer-encoding", b"chunked"))
+    return headers
+
+
+def response_headers(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """Give the headers for the caller."""
+    came = list(headers)
+    dropped = _one_hop(came)
+    if values(came, b"transfer-encoding"):
+        dropped |= {b"content-length"}
+    return [(name, value) for name, value in came if name not in dropped]
+
+
+def _one_hop(headers: Headers) -> frozenset[bytes]:
+    named = b",".join(values(headers, b"connection")).lower().split(b",")
+    return ONE_HOP | {name.strip() for name in named}
+
+
+def _forwarded(scope: Scope, came: Headers, host: bytes) -> Headers:
+    client = scope.get("client")
+    chain = [*values(came, b"x-forwarded-for"), *([client[0].encode()] if client else [])]
+    headers = [(b"x-forwarded-for", b", ".join(chain))] if chain else []
+    if not values(came, b"x-forwarded-proto"):
+        headers.append((b"x-forwarded-proto", scope["scheme"].encode()))
+    if host and not values(came, b"x-forwarded-host"):
+        headers.append((b"x-forwarded-host", host))
+    return headers

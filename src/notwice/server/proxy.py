@@ -1,0 +1,126 @@
+"""The ASGI application that forwards each request to the upstream and streams both ways.
+
+It runs inside the guard's middleware. A request of which nothing was sent is answered with 502 and the statement that
+nothing happened, so that the guard frees its key. An upstream that is lost in the middle is raised as `UpstreamLost`
+through the guard, which therefore keeps no answer: a duplicate is told that the outcome is unknown instead of being
+given a 502 for ever. `notwice.server.edge`, outside of the guard, tells the caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import h11
+
+from notwice.server import refusals
+from notwice.server.forwarding import (
+    Scope,
+    request_headers,
+    response_headers,
+    target,
+    wants_another_protocol,
+)
+from notwice.server.refusals import Send, refuse
+from notwice.server.settings import Settings
+from notwice.server.upstream import SAFE_METHODS, Exchange, Malformed, NotSent, Upstream, UpstreamLost, head
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+OPERATION = "notwice.operation"
+STATUS_MAX = 599
+
+logger = logging.getLogger("notwice.server")
+
+
+class Proxy:
+    """Forwards requests to the upstream, guarded ones on a connection of their own."""
+
+    def __init__(self, settings: Settings, upstream: Upstream) -> None:
+        self._settings = settings
+        self._upstream = upstream
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Forward one request. Raises `UpstreamLost`."""
+        if wants_another_protocol(scope):
+            await refuse(send, refusals.UNSUPPORTED)
+            return
+        operation = scope.get(OPERATION)
+        try:
+            exchange = await self._begin(scope, fresh=operation is not None or scope["method"] not in SAFE_METHODS)
+        except NotSent as error:
+            logger.warning("Nothing was sent to the upstream: %s.", error)
+            await refuse(send, refusals.MALFORMED if isinstance(error, Malformed) else refusals.UNREACHABLE)
+            return
+        try:
+            await self._carry(exchange, receive, send)
+        except UpstreamLost as error:
+            error.operation = getattr(operation, "operation", None)
+            raise
+
+    async def _begin(self, scope: Scope, *, fresh: bool) -> Exchange:
+        prefix = self._settings.upstream.path
+        request = head(scope["method"], target(scope, prefix), request_headers(scope, self._settings))
+        exchange = await self._upstream.open(fresh=fresh)
+        exchange.begin(request)
+        return exchange
+
+    async def _carry(self, exchange: Exchange, receive: Receive, send: Send) -> None:
+        """Carry the body up and the answer down at the same time, until the answer is whole or a side is gone."""
+        upload = _Upload(exchange, receive)
+        task = asyncio.create_task(upload.run())
+        try:
+            await _download(exchange, send)
+        except UpstreamLost as error:
+            if not upload.caller_gone:
+                raise upload.failure or error from None
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+            self._upstream.put_back(exchange)
+
+
+class _Upload:
+    """Carries the body of a request up, then watches for the caller to hang up, which breaks the exchange off."""
+
+    def __init__(self, exchange: Exchange, receive: Receive) -> None:
+        self._exchange = exchange
+        self._receive = receive
+        self.caller_gone = False
+        self.failure: Exception | None = None
+
+    async def run(self) -> None:
+        try:
+            await self._run()
+        except Exception as error:  # noqa: BLE001 - whatever it is, whoever waits for the answer raises it
+            self.failure = error
+        self._exchange.abort()
+
+    async def _run(self) -> None:
+        more = True
+        while more:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                self.caller_gone = True
+                return
+            await self._exchange.send(message.get("body", b""))
+            more = message.get("more_body", False)
+        await self._exchange.end()
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.caller_gone = True
+
+
+async def _download(exchange: Exchange, send: Send) -> None:
+    async for event in exchange.receive():
+        if isinstance(event, h11.Data):
+            await send({"type": "http.response.body", "body": bytes(event.data), "more_body": True})
+            continue
+        if event.status_code > STATUS_MAX:
+            raise UpstreamLost(f"the upstream answered with status {event.status_code}, which means nothing")
+        headers = response_headers(event.headers)
+        await send({"type": "http.response.start", "status": event.status_code, "headers": headers})
+    await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -1,0 +1,81 @@
+"""The gateway's own refusals, in the form of `notwice.problems`: what the upstream did not say itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Final
+
+from notwice.problems import Kind
+
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+MALFORMED: Final = "request_malformed"
+UNSUPPORTED: Final = "protocol_unsupported"
+UNREACHABLE: Final = "upstream_unreachable"
+LOST: Final = "upstream_lost"
+TIMEOUT: Final = "upstream_timeout"
+
+KINDS: Final[dict[str, Kind]] = {
+    MALFORMED: Kind(
+        400,
+        safe_new_key=True,
+        applied="not-applied",
+        title="The request can not be forwarded",
+        detail="Its target or a header holds characters that HTTP does not allow. Nothing was sent on.",
+    ),
+    UNSUPPORTED: Kind(
+        501,
+        safe_new_key=False,
+        applied="not-applied",
+        title="The gateway forwards no tunnels and no websockets",
+        detail="Nothing was sent on. Connect to the service itself.",
+    ),
+    UNREACHABLE: Kind(
+        502,
+        safe_new_key=False,
+        applied="not-applied",
+        title="The service behind the gateway can not be reached",
+        detail="No byte of the request was sent, so nothing happened. Send the same request with the same key again.",
+    ),
+    LOST: Kind(
+        502,
+        safe_new_key=False,
+        applied="unknown",
+        title="The service behind the gateway broke off",
+        detail="It may have taken effect. Repeat the request only with the same key: a new one could make it happen twice.",
+    ),
+    TIMEOUT: Kind(
+        504,
+        safe_new_key=False,
+        applied="unknown",
+        title="The service behind the gateway did not answer in time",
+        detail="It may have taken effect. Repeat the request only with the same key: a new one could make it happen twice.",
+    ),
+}
+
+
+async def refuse(send: Send, code: str, operation: str | None = None) -> None:
+    """Send the refusal for `code`, with the id of the guarded operation if there is one."""
+    kind = KINDS[code]
+    document = {
+        "type": "about:blank",
+        "title": kind.title,
+        "status": kind.status,
+        "detail": kind.detail,
+        "code": code,
+        "safe_new_key": kind.safe_new_key,
+    }
+    if operation is not None:
+        document["operation"] = operation
+    body = json.dumps(document, separators=(",", ":")).encode()
+    headers = [
+        (b"content-type", b"application/problem+json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"cache-control", b"no-store"),
+        (b"idempotency-outcome", kind.applied.encode()),
+    ]
+    if code == UNREACHABLE:
+        headers.append((b"retry-after", b"1"))
+    await send({"type": "http.response.start", "status": kind.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
