@@ -69,6 +69,14 @@ class Waitless(ast.NodeTransformer):
     def visit_AsyncFor(self, node: ast.AsyncFor) -> ast.AST:
         return self.seen(ast.For(target=node.target, iter=node.iter, body=node.body, orelse=node.orelse))
 
+    def visit_For(self, node: ast.For) -> ast.AST:
+        match node:
+            case ast.For(target=ast.Name(id=item), body=[ast.Expr(value=ast.Yield(value=ast.Name(id=given)))]) if (
+                item == given
+            ):
+                return self.seen(ast.Expr(value=ast.YieldFrom(value=node.iter)))
+        return self.generic_visit(node)
+
     def visit_Await(self, node: ast.Await) -> ast.AST:
         return self.seen(node.value)
 

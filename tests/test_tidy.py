@@ -19,10 +19,10 @@ from tests.sources import ROOT, Function, Source, package_sources, sources_of_te
 # that fits a module decides. A module may always import itself, and what stands below it.
 
 VALUES = {"problems", "model", "errors"}
-FORMS = {"canonical", "canonical_json"}
-PURE_PARTS = VALUES | FORMS | {"policy", "identity", "fingerprint", "codec"}
+PURE_PARTS = VALUES | {"policy", "identity", "fingerprint", "canonical", "canonical_json", "codec", "results"}
 RULES = PURE_PARTS | {"core", "flows"}
-FACES = RULES | {"observe", "waiting", "operation", "recovery", "guard", "stores"}
+LOOPS = RULES | {"observe", "waiting", "heart", "runtime", "stores.port"}
+FACES = LOOPS | {"operation", "decorate", "guard_base", "recovery", "guard", "stores"}
 DOORS = FACES | {"http", ""}
 
 LAYERS: dict[str, set[str]] = {
@@ -33,15 +33,20 @@ LAYERS: dict[str, set[str]] = {
     "policy": VALUES,
     "canonical_json": set(),
     "canonical": VALUES | {"canonical_json"},
-    "identity": VALUES | FORMS,
-    "codec": VALUES | FORMS,
-    "fingerprint": VALUES | FORMS,
+    "identity": VALUES | {"canonical"},
+    "fingerprint": VALUES | {"canonical", "canonical_json"},
+    "codec": VALUES,
+    "results": VALUES | {"codec"},
     "core": PURE_PARTS,
     "flows": PURE_PARTS | {"core"},
     "observe": VALUES,
-    "waiting": RULES | {"observe", "stores.port"},
-    "operation": RULES | {"observe", "waiting", "stores.port"},
-    "recovery": RULES | {"observe", "waiting", "operation", "stores.port"},
+    "waiting": LOOPS - {"heart", "runtime"},
+    "heart": LOOPS - {"runtime"},
+    "runtime": LOOPS,
+    "operation": LOOPS,
+    "decorate": LOOPS | {"operation"},
+    "guard_base": LOOPS | {"operation", "decorate"},
+    "recovery": FACES - {"guard"},
     "guard": FACES,
     "stores": VALUES | {"codec"},
     "stores.port": VALUES,
@@ -51,8 +56,8 @@ LAYERS: dict[str, set[str]] = {
     "server": DOORS,
     "testing": DOORS | {"integrations"},
     "testing.auditor": VALUES | {"identity", "stores.port", "testing"},
-    "cli": DOORS | {"integrations", "server"},
-    "demo": DOORS | {"server", "cli"},
+    "cli": DOORS | {"integrations", "server", "demo"},
+    "demo": DOORS | {"server"},
     "__main__": {"cli"},
 }
 
