@@ -26,7 +26,7 @@ class Store(Protocol):
     - Each write is stamped with the store's time; a ``created_ms`` of 0 is replaced by that time.
     - Each write sets or clears the engine's own expiry, by ``Record.expires_after_ms``.
     - Only records whose ``expires_after_ms`` has passed are purged, each by a condition in its own statement.
-    - A record that can't be decoded is given as `Unreadable`, never as absent, and is never overwritten or purged.
+    - A record that can't be decoded is given as `Unreadable`, never as absent, and never overwritten or purged.
     - Namespaces, ids, scopes, keys and bodies are kept byte for byte, whatever their case, blanks or alphabet.
     """
 

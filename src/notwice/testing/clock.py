@@ -60,9 +60,9 @@ class VirtualClock:
         """The name of this run of the host; `reboot` changes it."""
         return f"virtual-boot-{self._boots}"
 
-    def call_later(self, delay: float, fn: Callable[[], None]) -> None:
-        """Run `fn` once the time has moved by `delay` seconds."""
-        self._schedule(_nanoseconds(delay), fn)
+    def call_later(self, delay: float, function: Callable[[], None]) -> None:
+        """Run `function` once the time has moved by `delay` seconds."""
+        self._schedule(_nanoseconds(delay), function)
 
     def advance(self, seconds: float) -> None:
         """Move the time forward by `seconds` and run what falls due on the way, in the order of its due times."""
@@ -95,10 +95,10 @@ class VirtualClock:
             self._next_step(deadline_ns)
         return event.is_set()
 
-    def _schedule(self, delay_ns: int, fn: Callable[[], None]) -> int:
+    def _schedule(self, delay_ns: int, function: Callable[[], None]) -> int:
         with self._lock:
             due_ns = self._now_ns + delay_ns
-            heapq.heappush(self._due, (due_ns, next(self._order), fn))
+            heapq.heappush(self._due, (due_ns, next(self._order), function))
         return due_ns
 
     def _next_step(self, limit_ns: int) -> bool:
@@ -107,9 +107,9 @@ class VirtualClock:
             if not self._due or self._due[0][0] > limit_ns:
                 self._now_ns = max(self._now_ns, limit_ns)
                 return False
-            due_ns, _, fn = heapq.heappop(self._due)
+            due_ns, _, function = heapq.heappop(self._due)
             self._now_ns = max(self._now_ns, due_ns)
-        fn()
+        function()
         return True
 
 

@@ -1,0 +1,76 @@
+"""The suite as two classes: for blocking stores, and for stores of an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from notwice.model import Get, Insert
+from notwice.stores.port import Store
+from notwice.testing.conformance.engine import AsyncEngine, Engine, OnLoop
+from notwice.testing.conformance.histories import HistoryCases
+from notwice.testing.conformance.promises import ClockCases, PromiseCases
+from notwice.testing.conformance.records import followed, insert, new_record, stored
+from notwice.testing.conformance.scans import ScanCases
+
+
+class StoreCases(PromiseCases, ClockCases, ScanCases, HistoryCases):
+    """Every case for a blocking store. A subclass has a fixture `engine` that gives an `Engine`."""
+
+    @pytest.fixture
+    def engine(self) -> Engine:
+        """How to open and treat the stores of this engine; made anew for each case."""
+        raise NotImplementedError("give the class a fixture `engine` that returns an Engine")
+
+    @pytest.fixture
+    def store(self, engine: Engine) -> Iterator[Store]:
+        """An empty store."""
+        with engine.opened() as store:
+            yield store
+
+
+class AsyncStoreCases(StoreCases):
+    """Every case for a store of an event loop. A subclass has a fixture `async_engine` that gives an `AsyncEngine`."""
+
+    @pytest.fixture
+    def async_engine(self) -> AsyncEngine:
+        """How to open and treat the stores of this engine; made anew for each case."""
+        raise NotImplementedError("give the class a fixture `async_engine` that returns an AsyncEngine")
+
+    @pytest.fixture
+    def engine(self, async_engine: AsyncEngine) -> Iterator[Engine]:
+        """The same engine, its stores driven in one loop."""
+        with async_engine.on_loop() as engine:
+            yield engine
+
+    def test_blocking_face(self, store: Store) -> None:
+        """The blocking face of an async store has the same records."""
+        assert isinstance(store, OnLoop)
+        blocking = store.inner.blocking
+        first = new_record()
+        insert(store, first)
+        second = followed(stored(blocking, first))
+        assert blocking.apply([Insert(new_record("b"))])[0].won
+        assert store.apply([Get(first.namespace, "idem_b")])[0].record is not None
+        assert stored(store, first)._replace(etag=second.etag) == second
+
+    def test_cancelled_call(self, store: Store) -> None:
+        """A call that is cancelled may or may not have been carried out; the store and the other calls go on."""
+        assert isinstance(store, OnLoop)
+        inner = store.inner
+
+        async def cancel_one(number: int) -> None:
+            doomed = asyncio.ensure_future(inner.apply([Insert(new_record(f"doomed-{number}"))]))
+            others = [inner.apply([Insert(new_record(f"other-{number}-{which}"))]) for which in range(3)]
+            settled = asyncio.gather(*others)
+            for _ in range(number):
+                await asyncio.sleep(0)
+            doomed.cancel()
+            assert all(reply.won for (reply,) in await settled)
+            await asyncio.gather(doomed, return_exceptions=True)
+
+        for number in range(8):
+            store.run(cancel_one(number))
+        assert stored(store, new_record("other-7-2"))

@@ -1,0 +1,156 @@
+"""How the suite makes, treats and breaks the stores of one engine."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
+
+import pytest
+
+from notwice.model import Op, Page, Query, Reply
+from notwice.stores.port import AsyncStore, Store
+from notwice.testing.clock import VirtualClock
+
+T = TypeVar("T")
+
+Inability = Literal["reopen", "damage"]
+"""What an engine may be unable to do: keep its records for a store opened anew; have a record damaged by a test."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """What a test of an engine says of it.
+
+    Arguments:
+        open: makes a store. All stores that it makes within one test hold the same records, as those of several
+            processes do.
+        damage: makes the record (namespace, id) impossible to decode, behind the store's back.
+        clock: the virtual clock that its stores go by. Without one, cases that need time to pass wait for real, a
+            second at most, and cases about the clocks of a host are left out.
+        cannot: what the engine is unable to do, each with the reason. Cases that need it are skipped with that reason.
+        history_length: how long the histories are that are all tried.
+    """
+
+    open: Callable[[], Store]
+    damage: Callable[[Store, str, str], None] | None = None
+    clock: VirtualClock | None = None
+    cannot: Mapping[Inability, str] = field(default_factory=dict)
+    history_length: int = 3
+
+    @contextmanager
+    def opened(self) -> Generator[Store]:
+        """Give a store and close it in the end."""
+        store = self.open()
+        try:
+            yield store
+        finally:
+            store.close()
+
+    @contextmanager
+    def handles(self, count: int) -> Generator[Sequence[Store]]:
+        """Give `count` faces of the same records: stores of their own where the engine can, else one for all."""
+        stores = [self.open() for _ in range(1 if "reopen" in self.cannot else count)]
+        try:
+            yield [stores[index % len(stores)] for index in range(count)]
+        finally:
+            for store in stores:
+                store.close()
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass: virtual time if there is a virtual clock."""
+        if self.clock is None:
+            time.sleep(seconds)
+        else:
+            self.clock.advance(seconds)
+
+    def virtual_clock(self) -> VirtualClock:
+        """Give the virtual clock, or skip the case."""
+        if self.clock is None:
+            pytest.skip("this engine has its own clock")
+        return self.clock
+
+    def needs(self, ability: Inability) -> None:
+        """Skip the case if the engine says that it can't do this."""
+        if ability in self.cannot:
+            pytest.skip(self.cannot[ability])
+
+    def damage_record(self, store: Store, namespace: str, operation: str) -> None:
+        """Damage a record, or skip the case if the engine says that it can't."""
+        self.needs("damage")
+        if self.damage is None:
+            pytest.fail("give the engine a function `damage`, or say in `cannot` why there is none")
+        self.damage(store, namespace, operation)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsyncEngine:
+    """`Engine` for stores of an event loop. ``damage`` is given the blocking face."""
+
+    open: Callable[[], AsyncStore]
+    damage: Callable[[Store, str, str], None] | None = None
+    clock: VirtualClock | None = None
+    cannot: Mapping[Inability, str] = field(default_factory=dict)
+    history_length: int = 2
+
+    @contextmanager
+    def on_loop(self) -> Generator[Engine]:
+        """Give an engine whose stores do each call in one event loop, and end the loop at last."""
+        with _running_loop() as loop:
+            yield Engine(
+                open=lambda: OnLoop(self.open(), loop),
+                damage=self.damage and self._damage,
+                clock=self.clock,
+                cannot=self.cannot,
+                history_length=self.history_length,
+            )
+
+    def _damage(self, store: Store, namespace: str, operation: str) -> None:
+        assert isinstance(store, OnLoop)
+        assert self.damage is not None
+        self.damage(store.inner.blocking, namespace, operation)
+
+
+class OnLoop:
+    """A blocking face of an async store: each call runs in `loop`, which another thread drives."""
+
+    def __init__(self, inner: AsyncStore, loop: asyncio.AbstractEventLoop) -> None:
+        self.inner = inner
+        self._loop = loop
+
+    def run(self, call: Coroutine[object, object, T]) -> T:
+        """Run a coroutine in the loop and wait for it."""
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+
+    def apply(self, ops: Sequence[Op]) -> Sequence[Reply]:
+        """Carry out the batch in the loop."""
+        return self.run(self.inner.apply(ops))
+
+    def scan(self, query: Query) -> Page:
+        """Give one page, from within the loop."""
+        return self.run(self.inner.scan(query))
+
+    def purge(self, limit: int) -> int:
+        """Purge from within the loop."""
+        return self.run(self.inner.purge(limit))
+
+    def close(self) -> None:
+        """Close the store from within the loop."""
+        self.run(self.inner.close())
+
+
+@contextmanager
+def _running_loop() -> Generator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="conformance loop")
+    thread.start()
+    try:
+        yield loop
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
