@@ -77,6 +77,14 @@ class Waitless(ast.NodeTransformer):
                 return self.seen(ast.Expr(value=ast.YieldFrom(value=node.iter)))
         return self.generic_visit(node)
 
+    def visit_If(self, node: ast.If) -> ast.AST | None:
+        match node:
+            case ast.If(
+                test=ast.Call(func=ast.Name(id="isawaitable")), body=[ast.Assign(value=ast.Await())], orelse=[]
+            ):
+                return None  # a function of the caller's may wait, too
+        return self.generic_visit(node)
+
     def visit_Await(self, node: ast.Await) -> ast.AST:
         return self.seen(node.value)
 
