@@ -1,0 +1,267 @@
+"""The records of one process, in a dictionary: the semantics that every other engine is compared with.
+
+Nothing survives the process. A forked child goes on with a copy of its own. No operation looks at more than the records
+that it names and, for each new one, at a few whose time is over, so that records which nobody asks for leave, too.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from heapq import heapify, heappop, heappush
+from itertools import islice
+from typing import Literal
+
+from notwice.errors import StoreUnavailable
+from notwice.model import Get, Insert, Op, Page, Query, Record, RecordView, Reply
+from notwice.stores.clocks import Moment, SystemStoreClock, TrustedClock
+from notwice.stores.forks import stand_still_at_forks
+from notwice.stores.port import Store, StoreClock
+from notwice.stores.shared import (
+    Name,
+    Place,
+    closed,
+    cursor_after,
+    deadline_ms,
+    place_after,
+    refuse_repeated_names,
+    reply_of,
+    stamped,
+)
+
+SWEPT_PER_INSERT = 2
+"""How many expired records leave for each new one: more than one, so that they can't pile up."""
+
+_DEADLINES_SPARE = 64
+
+
+_Kept = tuple[Record, int, int, str]
+"""A record with the times of its write: (record, wall, boot clock, boot). A bare tuple, for it is on the hot path."""
+
+
+class MemoryStore:
+    """A `Store` in the memory of this process.
+
+    Arguments:
+        clock: wall and boot clock; the host's by default.
+        records_max: how many records to keep. To make room for a new one, the one that was finished, or released as
+            new, the longest time ago leaves, expired or not. No other record ever leaves.
+        when_full: what to do with a new record when `records_max` are kept and none of them may leave:
+            ``"evict"`` keeps it beyond the limit, ``"refuse"`` raises `StoreUnavailable`.
+    """
+
+    def __init__(
+        self,
+        clock: StoreClock | None = None,
+        records_max: int | None = None,
+        when_full: Literal["evict", "refuse"] = "evict",
+    ) -> None:
+        if records_max is not None and records_max < 1:
+            raise ValueError(f"records_max must be at least 1, or None for no limit; it is {records_max}")
+        if when_full not in {"evict", "refuse"}:
+            raise ValueError(f'when_full must be "evict" or "refuse"; it is {when_full!r}')
+        self._clock = TrustedClock(clock or SystemStoreClock())
+        self._records_max = records_max
+        self._refuses = when_full == "refuse"
+        self._lock = threading.Lock()
+        self._closed = False
+        self._kept: dict[Name, _Kept] = {}
+        self._deadlines: list[tuple[int, Name]] = []  # a heap; may hold some that are no longer right
+        self._droppable: OrderedDict[Name, None] = OrderedDict()  # kept only with records_max, oldest first
+        self._order: list[Place] | None = None  # made by a scan, until a record comes or goes
+        stand_still_at_forks(self)
+
+    def apply(self, ops: Sequence[Op]) -> Sequence[Reply]:
+        """Carry out a batch that names no id twice. Raises `StoreUnavailable` when closed, or full and refusing."""
+        if len(ops) != 1:
+            refuse_repeated_names(ops)
+        with self._lock:
+            moment = self._now()
+            if len(ops) == 1:
+                replies = [self._carry_out(ops[0], moment)]
+            else:
+                replies = [self._carry_out(op, moment) for op in ops]
+            if self._deadlines and self._deadlines[0][0] < moment.now_ms:
+                self._sweep(moment, SWEPT_PER_INSERT * _inserted(ops, replies))
+            return replies
+
+    def scan(self, query: Query) -> Page:
+        """Give one page of the records that `query` describes, oldest first."""
+        with self._lock:
+            moment = self._now()
+            found = list(islice(self._matching(query, moment), query.limit + 1))
+        if len(found) <= query.limit:
+            return Page(tuple(found), None)
+        items = found[: query.limit]
+        return Page(tuple(items), cursor_after(_place(items[-1].record)) if items else None)
+
+    def purge(self, limit: int) -> int:
+        """Drop up to `limit` expired records and say how many went."""
+        with self._lock:
+            return self._sweep(self._now(), limit)
+
+    def close(self) -> None:
+        """Forget all records. Using the store afterwards raises `StoreUnavailable`."""
+        with self._lock:
+            self._closed = True
+            self._kept.clear()
+            self._deadlines.clear()
+            self._droppable.clear()
+            self._order = None
+
+    def before_fork(self) -> None:
+        """Let no change be under way while the process is copied."""
+        self._lock.acquire()
+
+    def after_fork_in_parent(self) -> None:
+        """Go on."""
+        self._lock.release()
+
+    def after_fork_in_child(self) -> None:
+        """Go on with a copy: what either process writes from now on, the other one does not see."""
+        self._lock = threading.Lock()
+
+    def _now(self) -> Moment:
+        if self._closed:
+            raise closed()
+        return self._clock.read()
+
+    def _carry_out(self, op: Op, moment: Moment) -> Reply:
+        if isinstance(op, Get):
+            return _found(self._kept.get((op.namespace, op.id)), moment)
+        record = op.record
+        name = (record.namespace, record.id)
+        kept = self._kept.get(name)
+        if isinstance(op, Insert):
+            if kept is not None:
+                return _found(kept, moment)
+            if self._records_max is not None:
+                self._make_room(self._records_max)
+            self._order = None
+        elif kept is None or kept[0].etag != op.expected_etag:
+            return _found(kept, moment)
+        elif kept[0].created_ms != record.created_ms:
+            self._order = None
+        return self._write(name, record, moment)
+
+    def _write(self, name: Name, record: Record, moment: Moment) -> Reply:
+        now_ms, stamp_ms, boot_ms, boot_id = moment
+        record = stamped(record, stamp_ms)
+        self._kept[name] = (record, stamp_ms, boot_ms, boot_id)
+        due_ms = deadline_ms(record, stamp_ms)
+        if due_ms is not None:
+            self._expect(due_ms, name)
+        if self._records_max is not None:
+            self._droppable.pop(name, None)
+            if record.terminal or due_ms is not None:
+                self._droppable[name] = None
+        return reply_of((True, record, stamp_ms, now_ms, 0))
+
+    def _expect(self, due_ms: int, name: Name) -> None:
+        if len(self._deadlines) > 2 * len(self._kept) + _DEADLINES_SPARE:
+            self._deadlines = [
+                (due, other) for other, kept in self._kept.items() if (due := _deadline_ms(kept)) is not None
+            ]
+            heapify(self._deadlines)
+        else:
+            heappush(self._deadlines, (due_ms, name))
+
+    def _sweep(self, moment: Moment, limit: int) -> int:
+        gone = 0
+        while gone < limit and self._deadlines and self._deadlines[0][0] < moment.now_ms:
+            _, name = heappop(self._deadlines)
+            kept = self._kept.get(name)
+            due_ms = None if kept is None else _deadline_ms(kept)
+            if due_ms is not None and due_ms < moment.now_ms:
+                self._drop(name)
+                gone += 1
+        return gone
+
+    def _make_room(self, records_max: int) -> None:
+        while len(self._kept) >= records_max and self._droppable:
+            self._drop(next(iter(self._droppable)))
+        if self._refuses and len(self._kept) >= records_max:
+            raise StoreUnavailable(
+                f"all of the {records_max} records that this store may keep are open operations; "
+                "finish some, raise records_max, or use a store on disk"
+            )
+
+    def _drop(self, name: Name) -> None:
+        del self._kept[name]
+        self._droppable.pop(name, None)
+        self._order = None
+
+    def _matching(self, query: Query, moment: Moment) -> Iterator[RecordView]:
+        if self._order is None:
+            self._order = sorted(_place(record) for record, *_ in self._kept.values())
+        start = bisect_right(self._order, place_after(query.cursor)) if query.cursor else 0
+        for _, *name in islice(self._order, start, None):
+            view = _view(self._kept[name[0], name[1]], moment)
+            if _matches(view, query):
+                yield view
+
+
+class AsyncMemoryStore:
+    """`MemoryStore` for an event loop: nothing in it waits, so there is no thread in between."""
+
+    def __init__(self, store: MemoryStore | None = None) -> None:
+        self._store = store or MemoryStore()
+
+    @property
+    def blocking(self) -> Store:
+        """The same records, for callers outside a loop."""
+        return self._store
+
+    async def apply(self, ops: Sequence[Op]) -> Sequence[Reply]:
+        """Carry out a batch that names no id twice."""
+        return self._store.apply(ops)
+
+    async def scan(self, query: Query) -> Page:
+        """Give one page of the records that `query` describes, oldest first."""
+        return self._store.scan(query)
+
+    async def purge(self, limit: int) -> int:
+        """Drop up to `limit` expired records and say how many went."""
+        return self._store.purge(limit)
+
+    async def close(self) -> None:
+        """Forget all records."""
+        self._store.close()
+
+
+def _found(kept: _Kept | None, moment: Moment) -> Reply:
+    if kept is None:
+        return reply_of((False, None, 0, moment.now_ms, 0))
+    record, written_ms, boot_ms, boot_id = kept
+    return reply_of((False, record, written_ms, moment.now_ms, moment.since_ms(boot_ms, boot_id)))
+
+
+def _view(kept: _Kept, moment: Moment) -> RecordView:
+    record, written_ms, boot_ms, boot_id = kept
+    return RecordView(record, written_ms, moment.now_ms, moment.since_ms(boot_ms, boot_id))
+
+
+def _inserted(ops: Sequence[Op], replies: Sequence[Reply]) -> int:
+    return sum(reply.won and isinstance(op, Insert) for op, reply in zip(ops, replies, strict=True))
+
+
+def _deadline_ms(kept: _Kept) -> int | None:
+    return deadline_ms(kept[0], kept[1])
+
+
+def _place(record: Record) -> Place:
+    return record.created_ms, record.namespace, record.id
+
+
+def _matches(view: RecordView, query: Query) -> bool:
+    record = view.record
+    return (
+        (query.namespace is None or record.namespace == query.namespace)
+        and (query.states is None or record.state in query.states)
+        and (query.operation is None or record.id == query.operation)
+        and (query.scope_prefix is None or record.scope.startswith(query.scope_prefix))
+        and (query.older_than_ms is None or view.now_ms - view.written_ms >= query.older_than_ms)
+        and (query.unresolved is None or view.unresolved is query.unresolved)
+    )

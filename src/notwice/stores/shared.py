@@ -1,0 +1,71 @@
+"""What the engines do alike: names, stamps, deadlines, cursors."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from notwice.errors import StoreUnavailable
+from notwice.model import Get, Op, Record, Reply, Unreadable
+
+Name = tuple[str, str]
+"""What a record is stored under: (namespace, id)."""
+
+Place = tuple[int, str, str]
+"""Where a record stands in a scan: (created, namespace, id)."""
+
+FAR_MS = 2**62
+"""A time that never comes, and that every engine can store."""
+
+_CREATED = Record._fields.index("created_ms")
+
+
+reply_of: Callable[[tuple[bool, Record | Unreadable | None, int, int, int]], Reply] = partial(tuple.__new__, Reply)
+"""Makes a reply of its fields, at half the price."""
+
+
+def name_of(op: Op) -> Name:
+    """The name of the record that `op` is about."""
+    if isinstance(op, Get):
+        return op.namespace, op.id
+    return op.record.namespace, op.record.id
+
+
+def refuse_repeated_names(ops: Sequence[Op]) -> None:
+    """Raise `ValueError` if a batch names an id twice."""
+    if len({name_of(op) for op in ops}) < len(ops):
+        raise ValueError("a batch may name each (namespace, id) only once; split it")
+
+
+def stamped(record: Record, stamp_ms: int) -> Record:
+    """The record with its ``created_ms`` set, if it was 0."""
+    if record.created_ms:
+        return record
+    return tuple.__new__(Record, (*record[:_CREATED], stamp_ms, *record[_CREATED + 1 :]))
+
+
+def deadline_ms(record: Record, written_ms: int) -> int | None:
+    """The wall time after which a record that was written at `written_ms` is expired; ``None``: never."""
+    after_ms = record.expires_after_ms
+    return None if after_ms is None else min(written_ms + after_ms, FAR_MS)
+
+
+def cursor_after(place: Place) -> str:
+    """The cursor of a page that ended with the record at `place`."""
+    return base64.urlsafe_b64encode(json.dumps(place).encode("ascii")).decode("ascii")
+
+
+def place_after(cursor: str) -> Place:
+    """Where the page before `cursor` ended. Raises `ValueError` for anything but a page's cursor."""
+    try:
+        created_ms, namespace, identifier = json.loads(base64.urlsafe_b64decode(cursor))
+        return int(created_ms), str(namespace), str(identifier)
+    except (ValueError, TypeError) as error:
+        raise ValueError("this is not the cursor of a page; scan from the beginning") from error
+
+
+def closed() -> StoreUnavailable:
+    """The error of a store that is used after it was closed."""
+    return StoreUnavailable("this store is closed; open another one")
