@@ -9,6 +9,7 @@
     ├── RecordedFailure       the first attempt failed for good, and this is its replay
     ├── OwnershipLost         another owner took the operation over; nothing of ours was written
     ├── NotCompleted          the operation was left without an answer; it is suspended
+    ├── OperationEnded        a move after the last one; nothing changed
     ├── ContentionError       eight reads, eight lost swaps; nothing ran
     ├── StoreUnavailable      the store is down, too slow, or its answer was lost
     ├── UnsupportedRecord     the stored record is newer than this release, or damaged
@@ -28,7 +29,7 @@ from notwice.model import InProgress, Mismatch, RecordView, Unresolved
 from notwice.problems import KINDS, Problem, problem
 
 
-class NotApplied(Exception):  # noqa: N818 - a handler's statement, not a fault
+class NotApplied(Exception):
     """Raised by a handler: nothing happened, the operation may run again. The guard abandons it."""
 
 
@@ -130,6 +131,12 @@ class OwnershipLost(NotwiceError):
 
 class NotCompleted(NotwiceError):
     """The operation was left without an answer and is suspended: its outcome counts as unknown."""
+
+    code = "not_completed"
+
+
+class OperationEnded(NotwiceError, RuntimeError):
+    """A move on an operation whose last move was made. Nothing changed: a fault of the calling code."""
 
     code = "not_completed"
 

@@ -6,7 +6,8 @@ Times are whole milliseconds; ``*_ms`` without a further word is a duration or a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -249,11 +250,32 @@ class Page(NamedTuple):
     cursor: str | None
 
 
+class Failure(NamedTuple):
+    """An exception as it is stored: its type's name and its message."""
+
+    kind: str
+    message: str
+
+
 @dataclass(frozen=True, slots=True)
 class Replay:
     """A duplicate of a finished operation, or of a held one whose answer was kept: here is the first answer."""
 
     view: RecordView
+    decode: Callable[[Result], object] = field(repr=False, compare=False)
+
+    @property
+    def result(self) -> object:
+        """The first answer as a value: what was completed or failed with, or a `Failure` for an exception.
+
+        Raises `EncodingError` for a result that was too large or impossible to keep (the marker ``omitted``).
+        """
+        return self.decode(self.stored)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the first answer was a definite refusal."""
+        return self.view.record.state is State.FAILED
 
     @property
     def stored(self) -> Result:
@@ -272,7 +294,9 @@ class InProgress:
 
     def problem(self) -> Problem:
         """The refusal as (status, headers, body) of RFC 9457."""
-        return problem("in_progress", operation=self.view.operation, state=self.view.state, retry_after=self.retry_after)
+        return problem(
+            "in_progress", operation=self.view.operation, state=self.view.state, retry_after=self.retry_after
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar, cast
 
 from notwice.model import RecoveryKind, Terms
 
@@ -66,7 +66,7 @@ def reconcile(function: Callable[[Any], Any], *, deduplicated: bool = False) -> 
     the provider refuses a second effect under the same downstream key, so that "not applied" may run it at once;
     without it the guard first waits until every earlier owner has been silent for ``Policy.settle``.
     """
-    if not callable(function):
+    if not callable(cast("object", function)):
         message = "reconcile takes a function that is given the operation and says what became of its effect"
         raise TypeError(message)
     return Recovery(RecoveryKind.RECONCILE, function, deduplicated)
@@ -74,17 +74,18 @@ def reconcile(function: Callable[[Any], Any], *, deduplicated: bool = False) -> 
 
 def suggesting(cls: type[_T]) -> type[_T]:
     """Make a dataclass refuse unknown keyword arguments with a suggestion."""
-    original = cls.__init__
-    names = [field.name for field in dataclasses.fields(cls) if field.init]  # type: ignore[arg-type]  # a dataclass
+    made: Any = cls
+    original = made.__init__
+    names = [field.name for field in dataclasses.fields(made) if field.init]
 
     @functools.wraps(original)
-    def init(self: _T, *args: Any, **options: Any) -> None:
+    def init(self: _T, *args: object, **options: object) -> None:
         for name in options:
             if name not in names:
                 raise TypeError(unknown_option(cls.__name__, name, names))
         original(self, *args, **options)
 
-    cls.__init__ = init  # type: ignore[method-assign]  # the same signature, with a better error
+    made.__init__ = init
     return cls
 
 
@@ -162,7 +163,7 @@ class Policy:
 
     def __post_init__(self) -> None:
         """Validate every field once, and derive what the hot path needs."""
-        if not isinstance(self.recovery, Recovery):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+        if not isinstance(cast("object", self.recovery), Recovery):
             message = f"recovery must be hold, rerun or reconcile(fn), not {self.recovery!r}"
             raise TypeError(message)
         if self.store_failure not in ("refuse", "proceed"):

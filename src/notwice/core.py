@@ -1,0 +1,407 @@
+"""The rules of notwice, all of them, as one table and a handful of pure functions.
+
+Why they are safe
+=================
+
+**One fence.** A record carries an etag: 128 random bits, new for every send of a write. Every write but the first
+names the etag that it replaces, and the store carries it out only on exactly that record. So each record has one line
+of history, and whoever acted on an old reading of it changes nothing. A counter would not do: it starts again after a
+purge, and an owner from before the purge would fit the new record. The time of a lease is no fence either; it only
+says when somebody may *try* to take over, and a paused owner that comes back finds its etag gone.
+
+**Owning is having written.** A begin owns an operation if, and only if, the record is ``in_progress`` under an etag
+that this begin sent. That holds for the acknowledged write and for the one whose acknowledgement was lost: reading
+the own etag is as good as the acknowledgement (rule 0). Hence a caller is never told that it is a duplicate of itself,
+and a second writer can't be taken for it, because no etag is ever sent twice by two begins.
+
+**Silence is not proof.** A lapsed lease, an exception, a time-out and a killed process all say the same: nothing. Only
+four things free a key: the claim that *created* the record is undone by its own owner before it did anything; a status
+or an exception that was declared to prove it; a reconcile function that was told "not applied"; or a person. What a
+second attempt knows says nothing about the first, so its abandon goes back to ``accepted``, never to "free".
+
+**Comparison first.** A request that differs from the recorded one is refused before anything looks at states, leases
+or policies (rule 4). A replay, a take-over or a wait can therefore never serve one request with another's answer.
+
+**What was promised stays.** The recovery policy is stored with the first claim. A later caller may only be stricter,
+so a deployment with a laxer policy can not re-run what was begun under ``hold``. Records that are neither terminal nor
+released as new have no expiry at all: the worst that neglect can do is to let them lie, visible.
+
+**Writes that nobody confirmed.** A begin or an owner remembers them. The next refusal that shows one of them is not a
+loss; the move goes on from there. A begin that ended without an answer leaves its etags on its process's list; whoever
+takes an etag off that list (once, atomically) knows that nothing ran under it, and may own or free the record.
+
+Two house rules: nothing here waits, reads a clock or draws a random number; and whatever is decided is returned as a
+value, so that every decision can be tested by calling one function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping
+from typing import Final, NamedTuple
+
+from notwice.model import (
+    AGE_UNKNOWN_MS,
+    TERMINAL,
+    Fingerprint,
+    InProgress,
+    Mismatch,
+    Note,
+    Record,
+    RecordView,
+    RecoveryKind,
+    Released,
+    Replay,
+    Reply,
+    Result,
+    State,
+    Terms,
+    Unreadable,
+    Unresolved,
+)
+from notwice.results import decode_result
+
+# -- limits, with their arithmetic ------------------------------------------------------------------------------------
+
+READS_MAX: Final = 8  # a loser has seen eight rivals win: more is a storm, and waiting is better than spinning
+SENDS_MAX: Final = 3  # one send and two more when the answer is lost, all within one store_timeout
+RETRY_AFTER_MAX: Final = 30  # seconds; a duplicate is told to wait as long as the first has run, within 1 to 30
+PAUSE_MAX_MS: Final = 300_000  # re-runs come after 0, 2, 4, 8 ... 256, 300 seconds
+RECONCILE_PAUSE_MS: Final = 30_000  # an unknown outcome is not asked for again before
+ERROR_CHARACTERS_MAX: Final = 500
+AUDIT_NOTES_MAX: Final = 50
+
+NEXT: Final[Mapping[State, frozenset[State]]] = {
+    State.IN_PROGRESS: frozenset(State),
+    State.ACCEPTED: frozenset(State),
+    State.COMPLETED: frozenset({State.ACCEPTED}),
+    State.FAILED: frozenset({State.ACCEPTED}),
+}
+"""Which state may follow which, by a swap on the same record. A replacement begins a new record."""
+
+_STRICTNESS: Final = {RecoveryKind.HOLD: 0, RecoveryKind.RECONCILE: 1, RecoveryKind.RERUN: 2}
+
+
+class Ask(NamedTuple):
+    """What one begin wants; the same through all its tries.
+
+    ``by_recipe`` makes the request's fingerprint by an older recipe, or gives ``None`` where it doesn't know it.
+    ``can_ask`` says whether this caller has a function for `reconcile`.
+    """
+
+    namespace: str
+    id: str
+    scope: str
+    key: str
+    fingerprint: Fingerprint | None
+    by_recipe: Callable[[str], Fingerprint | None] | None
+    terms: Terms
+    can_ask: bool
+
+
+class Claim(NamedTuple):
+    """What a begin's write would do: create the record, or take over `prior`. `asks`: reconcile before running."""
+
+    created: bool
+    prior: Record | None = None
+    asks: bool = False
+
+
+class Own(NamedTuple):
+    """The begin owns the operation."""
+
+    record: Record
+
+
+class Replace(NamedTuple):
+    """Nothing that counts is there: write a new record, over `prior` if there is one."""
+
+    prior: Record | None
+
+
+class Reclaim(NamedTuple):
+    """Take over the record that was seen. `anew`: an operator released it. `asks`: reconcile before running."""
+
+    view: RecordView
+    anew: bool = False
+    asks: bool = False
+
+
+class Adopt(NamedTuple):
+    """The record is under an etag of this process's list: whoever takes it off may go on with it."""
+
+    record: Record
+
+
+class Refuse(NamedTuple):
+    """The stored record can't be judged."""
+
+    reason: str
+
+
+Decision = Own | Replace | Reclaim | Adopt | Refuse | Replay | InProgress | Unresolved | Mismatch
+
+
+class Situation(NamedTuple):
+    """All that a rule may look at."""
+
+    ask: Ask
+    sent: Container[bytes]
+    orphaned: Container[bytes]
+    won: bool
+    view: RecordView
+
+
+# -- begin: the rules, in order ---------------------------------------------------------------------------------------
+
+
+def _own(now: Situation) -> Decision | None:
+    """0: ``in_progress`` under an etag that this begin sent."""
+    record = now.view.record
+    mine = record.state is State.IN_PROGRESS and (now.won or record.etag in now.sent)
+    return Own(record) if mine else None
+
+
+def _over(now: Situation) -> Decision | None:
+    """3: expired, or released as new."""
+    record = now.view.record
+    gone = record.released is Released.AS_NEW or (record.terminal and now.view.expired)
+    return Replace(record) if gone else None
+
+
+def _other_request(now: Situation) -> Decision | None:
+    """4: another request under this key; by the recipe that made the stored fingerprint."""
+    stored, asked = now.view.record.fingerprint, now.ask.fingerprint
+    if stored is None or asked is None or stored == asked:
+        return None
+    if stored.recipe != asked.recipe:
+        asked = now.ask.by_recipe(stored.recipe) if now.ask.by_recipe else None
+        if asked is None:
+            return Refuse(f"its fingerprint was made by the recipe {stored.recipe!r}, which this release does not know")
+    return Mismatch(now.view) if stored != asked else None
+
+
+def _finished(now: Situation) -> Decision | None:
+    """5: terminal."""
+    return Replay(now.view, decode_result) if now.view.record.terminal else None
+
+
+def _orphaned(now: Situation) -> Decision | None:
+    """5: ``in_progress`` under the etag of a begin of this process that ended without an answer."""
+    record = now.view.record
+    return Adopt(record) if record.state is State.IN_PROGRESS and record.etag in now.orphaned else None
+
+
+def _released(now: Situation) -> Decision | None:
+    """6: released by an operator."""
+    return Reclaim(now.view, anew=True) if now.view.record.released is Released.OPERATOR else None
+
+
+def _running(now: Situation) -> Decision | None:
+    """7: its owner is within its lease."""
+    running = now.view.record.state is State.IN_PROGRESS and not now.view.lapsed
+    return InProgress(now.view, retry_after(now.view)) if running else None
+
+
+def _unresolved(now: Situation) -> Decision | None:
+    """8: by the stored policy, or by the caller's where that is stricter."""
+    view = now.view
+    kind = min(view.record.terms.recovery, now.ask.terms.recovery, key=_STRICTNESS.__getitem__)
+    paused_ms = view.record.pause_ms - view.age_ms
+    if kind is RecoveryKind.RERUN and not rerun_exhausted(view, now.ask.terms):
+        return InProgress(view, _whole_seconds(paused_ms)) if paused_ms > 0 else Reclaim(view)
+    if kind is RecoveryKind.RECONCILE and now.ask.can_ask and paused_ms <= 0:
+        return Reclaim(view, asks=True)
+    return Replay(view, decode_result) if view.answered else Unresolved(view)
+
+
+BEGIN: Final[tuple[Callable[[Situation], Decision | None], ...]] = (
+    _own,
+    _over,
+    _other_request,
+    _finished,
+    _orphaned,
+    _released,
+    _running,
+    _unresolved,
+)
+"""The rules of begin for a record that can be read. The first that has an answer decides; the last always has one."""
+
+
+def settle(ask: Ask, reply: Reply, sent: Container[bytes], orphaned: Container[bytes] = ()) -> Decision:
+    """Decide what a begin does after `reply`. `sent`: the etags that it sent; `orphaned`: those on the process's list."""
+    record = reply.record
+    if record is None:  # rule 1
+        return Replace(None)
+    if isinstance(record, Unreadable):  # rule 2
+        return Refuse(record.reason)
+    view = RecordView(record, reply.written_ms, reply.now_ms, reply.age_ms)
+    now = Situation(ask, sent, orphaned, reply.won, view)
+    for rule in BEGIN:
+        decision = rule(now)
+        if decision is not None:
+            return decision
+    raise AssertionError(BEGIN)  # the last rule always decides
+
+
+def rerun_exhausted(view: RecordView, asked: Terms | None = None) -> bool:
+    """Whether `rerun` has used up its attempts or its time, by the stricter of the stored and the `asked` limits."""
+    record = view.record
+    terms = (record.terms,) if asked is None else (record.terms, asked)
+    attempts = record.attempt - record.rerun_from_attempt + 1
+    since_ms = view.now_ms - (record.rerun_from_ms or record.created_ms)
+    return any(limit.attempts_max is not None and attempts >= limit.attempts_max for limit in terms) or any(
+        limit.rerun_within_ms is not None and since_ms >= limit.rerun_within_ms for limit in terms
+    )
+
+
+def retry_after(view: RecordView) -> int:
+    """How long a duplicate should wait, in seconds: as long as the operation has run so far, from 1 to 30."""
+    return min(RETRY_AFTER_MAX, _whole_seconds(view.now_ms - view.record.created_ms))
+
+
+def _whole_seconds(duration_ms: int) -> int:
+    return max(1, -(-duration_ms // 1000))
+
+
+# -- begin: the records it writes -------------------------------------------------------------------------------------
+
+
+def fresh(ask: Ask, etag: bytes) -> Record:
+    """A new record (rules 1 and 3). The store stamps the time of its creation."""
+    return Record(ask.namespace, ask.id, ask.scope, ask.key, State.IN_PROGRESS, etag, ask.fingerprint, ask.terms)
+
+
+def reclaimed(ask: Ask, decision: Reclaim, etag: bytes) -> Record:
+    """The record as its taker writes it (rules 6 and 8): an attempt more, the kept answer and any mark gone."""
+    record = decision.view.record
+    attempt = record.attempt + 1
+    silent_ms = min((record.silent_ms or 0) + decision.view.age_ms, AGE_UNKNOWN_MS) if decision.asks else None
+    return record._replace(
+        state=State.IN_PROGRESS,
+        etag=etag,
+        attempt=attempt,
+        terms=record.terms._replace(lease_ms=ask.terms.lease_ms),
+        rerun_from_ms=decision.view.now_ms if decision.anew else record.rerun_from_ms,
+        rerun_from_attempt=attempt if decision.anew else record.rerun_from_attempt,
+        pause_ms=0,
+        silent_ms=silent_ms,
+        released=Released.NO,
+        result=None,
+    )
+
+
+def may_run(record: Record, asked: Terms) -> bool:
+    """Whether "not applied" lets a re-claimed operation run now: the provider de-duplicates, or all owners settled.
+
+    A record that was begun under `rerun` was declared safe to run again, so only the asking policy counts there.
+    """
+    stored = record.terms
+    if asked.deduplicated and (stored.deduplicated or stored.recovery is RecoveryKind.RERUN):
+        return True
+    return record.silent_ms is None or record.silent_ms >= max(stored.settle_ms, asked.settle_ms)
+
+
+# -- the owner's moves ------------------------------------------------------------------------------------------------
+
+
+def beaten(record: Record, etag: bytes) -> Record:
+    """A sign of life: the record as it is, under a new etag and so with a new time."""
+    return record._replace(etag=etag)
+
+
+def started(record: Record, etag: bytes) -> Record:
+    """A sign of life of an owner whose handler runs from now on."""
+    return record._replace(etag=etag, silent_ms=None)
+
+
+def checkpointed(record: Record, etag: bytes, *, point: str, data: bytes) -> Record:
+    """The record with one more step known done. A point that is there already gets the new data."""
+    kept = tuple(entry for entry in record.progress if entry[0] != point)
+    return record._replace(etag=etag, recovery_point=point, progress=(*kept, (point, data)))
+
+
+def finished(record: Record, etag: bytes, *, state: State, result: Result) -> Record:
+    """The record with its final answer."""
+    return record._replace(etag=etag, state=state, result=result, error="", silent_ms=None)
+
+
+def suspended(record: Record, etag: bytes, *, error: str, answer: Result | None) -> Record:
+    """The record with nobody at work and an unknown outcome; `answer` is what was sent, if that was whole."""
+    reruns = record.attempt - record.rerun_from_attempt
+    return record._replace(
+        etag=etag,
+        state=State.ACCEPTED,
+        error=error[:ERROR_CHARACTERS_MAX],
+        result=answer,
+        pause_ms=min(PAUSE_MAX_MS, 1000 * 2 ** min(reruns, 10)) if reruns else 0,
+        silent_ms=record.silent_ms,
+    )
+
+
+def put_back(record: Record, etag: bytes, *, error: str) -> Record:
+    """The record after reconcile could not say what became of it: not to be asked for again for a while."""
+    return record._replace(
+        etag=etag, state=State.ACCEPTED, error=error[:ERROR_CHARACTERS_MAX], pause_ms=RECONCILE_PAUSE_MS
+    )
+
+
+def abandoned(record: Record, etag: bytes, *, claim: Claim, touched: bool) -> Record:
+    """The record with this claim undone, and no more than this claim.
+
+    Free for any request only if this claim created the record and nothing was begun under it; else back to
+    ``accepted``, and to an operator's mark if nothing was begun since.
+    """
+    if claim.created and not touched:
+        return record._replace(etag=etag, state=State.ACCEPTED, released=Released.AS_NEW, pause_ms=0)
+    mark = Released.NO if claim.prior is None or touched else claim.prior.released
+    return suspended(record, etag, error="abandoned", answer=None)._replace(released=mark)
+
+
+def disowned(record: Record, etag: bytes, *, claim: Claim) -> Record:
+    """The record of a begin that ended without an answer, freed behind its caller: nothing ran under that claim."""
+    return abandoned(record, etag, claim=claim, touched=False)._replace(pause_ms=0)
+
+
+def adopted(record: Record, etag: bytes, *, claim: Claim) -> Record:
+    """The record of such a begin as a later one takes it: owned, if it was new; else freed first, and judged again."""
+    return beaten(record, etag) if claim.created else disowned(record, etag, claim=claim)
+
+
+# -- an operator's moves ----------------------------------------------------------------------------------------------
+
+
+def resolved(view: RecordView, etag: bytes, *, state: State, result: Result, who: str, why: str) -> Record:
+    """The record as a person found its outcome to be."""
+    return _noted(view, Note(who, view.now_ms, f"resolved as {state}", why))._replace(
+        etag=etag, state=state, result=result, released=Released.NO, pause_ms=0, silent_ms=None
+    )
+
+
+def released(
+    view: RecordView, etag: bytes, *, who: str, why: str, from_start: bool, new_downstream_key: bool
+) -> Record:
+    """The record freed to run again by a person. The fingerprint stays: only the same request may follow."""
+    chosen = ", from its start" * from_start + ", with a new downstream key" * new_downstream_key
+    record = _noted(view, Note(who, view.now_ms, f"released{chosen}", why))
+    return record._replace(
+        etag=etag,
+        state=State.ACCEPTED,
+        released=Released.OPERATOR,
+        generation=record.generation + new_downstream_key,
+        recovery_point="" if from_start else record.recovery_point,
+        progress=() if from_start else record.progress,
+        pause_ms=0,
+        silent_ms=None,
+        result=None,
+    )
+
+
+def needs_force(view: RecordView) -> bool:
+    """Whether an operator's move would cut off a live owner, change a finished record, or take back a freed key."""
+    record = view.record
+    live = record.state is State.IN_PROGRESS and not view.lapsed
+    return live or record.state in TERMINAL or record.released is Released.AS_NEW
+
+
+def _noted(view: RecordView, note: Note) -> Record:
+    return view.record._replace(audit=(*view.record.audit, note)[-AUDIT_NOTES_MAX:])

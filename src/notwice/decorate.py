@@ -1,0 +1,108 @@
+"""What the decorator guards: which functions it takes, and how a call names its operation."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar, cast
+
+from notwice.identity import fill_key, fill_scope, template_fields
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+_RECEIVERS = ("self", "cls")
+
+
+class Named(NamedTuple):
+    """What one call is, for the guard."""
+
+    scope: Any
+    key: Any
+    request: object
+
+
+class Target:
+    """A function that is to be guarded. Raises `TypeError` for what can't be, with a sentence."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        scope: str | Callable[..., Any],
+        key: str | Callable[..., Any],
+        request: Callable[..., object] | None,
+        asynchronous: bool,
+    ) -> None:
+        self._wrap: type | None = type(function) if isinstance(function, staticmethod | classmethod) else None
+        self.function: Callable[..., Any] = cast("Any", function).__func__ if self._wrap else function
+        _check_kind(self.function, asynchronous=asynchronous)
+        self._scope = scope
+        self._key = key
+        self._request = request
+        self._signature = inspect.signature(self.function)
+        for template in (scope, key):
+            if isinstance(template, str):
+                _check_fields(template, self._signature)
+
+    def register(self, scopes: dict[str, str], *, shared: bool) -> None:
+        """Note who uses this scope template. Raises `ValueError` if another function does, unless both share it."""
+        if not isinstance(self._scope, str):
+            return
+        name = (
+            f"{getattr(self.function, '__module__', '')}:{getattr(self.function, '__qualname__', repr(self.function))}"
+        )
+        other = scopes.setdefault(self._scope, name)
+        if other != name and not shared:
+            message = (
+                f"the scope {self._scope!r} is used by {other} already: two functions with one scope would be given "
+                f"each other's answers. Give {name} a scope of its own, or say shared_scope=True"
+            )
+            raise ValueError(message)
+
+    def name(self, args: tuple[Any, ...], options: Mapping[str, Any]) -> Named:
+        """Name the operation of one call. Raises `TypeError` as the call would, `InvalidKey` or `EncodingError`."""
+        bound = self._signature.bind(*args, **options)
+        bound.apply_defaults()
+        values = dict(bound.arguments)
+        request = (
+            {name: value for name, value in values.items() if name not in _RECEIVERS}
+            if self._request is None
+            else self._request(*args, **options)
+        )
+        return Named(
+            fill_scope(self._scope, values) if isinstance(self._scope, str) else self._scope(*args, **options),
+            fill_key(self._key, values) if isinstance(self._key, str) else self._key(*args, **options),
+            request,
+        )
+
+    def dress(self, guarded: _F) -> _F:
+        """Make `guarded` look like the function that it guards."""
+        functools.update_wrapper(guarded, self.function)
+        return guarded if self._wrap is None else self._wrap(guarded)
+
+
+def _check_kind(function: Callable[..., Any], *, asynchronous: bool) -> None:
+    inner: Any = function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    if inspect.isclass(inner) or not callable(inner):
+        message = "only functions and methods can be guarded: decorate the method that has the effect"
+        raise TypeError(message)
+    call = inner if inspect.isroutine(inner) else type(inner).__call__
+    if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
+        message = "a generator can't be guarded, for its effect has no end to record: guard a function that consumes it"
+        raise TypeError(message)
+    if inspect.iscoroutinefunction(call) != asynchronous:
+        kind, guard = ("plain function", "Guard") if asynchronous else ("coroutine function", "AsyncGuard")
+        message = f"this is a {kind}: decorate it with a guard of the class {guard}"
+        raise TypeError(message)
+
+
+def _check_fields(template: str, signature: inspect.Signature) -> None:
+    for name in template_fields(template):
+        if name not in signature.parameters:
+            message = (
+                f"the template {template!r} asks for {name!r}, which is not among {', '.join(signature.parameters)}"
+            )
+            raise TypeError(message)

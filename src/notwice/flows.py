@@ -1,0 +1,293 @@
+"""The conversations with the store, each written once: generators that yield a store operation and are sent its reply.
+
+They are pure: etags come from a function that is handed in, and whoever drives them (a thread, an event loop, the
+heartbeat) does the waiting. A store that did not answer is thrown in as `StoreUnavailable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Generator, Mapping
+from typing import Final, Protocol
+
+from notwice import core
+from notwice.core import Ask, Claim
+from notwice.errors import (
+    ContentionError,
+    ForceRequired,
+    OwnershipLost,
+    RecordChanged,
+    StoreUnavailable,
+    UnsupportedRecord,
+)
+from notwice.model import (
+    Get,
+    InProgress,
+    Insert,
+    Mismatch,
+    Op,
+    Record,
+    RecordView,
+    Replay,
+    Reply,
+    State,
+    Swap,
+    Unreadable,
+    Unresolved,
+)
+
+NewEtag = Callable[[], bytes]
+Change = Callable[[Record, bytes], Record]
+OperatorChange = Callable[[RecordView, bytes], Record]
+Sent = dict[bytes, Claim]
+
+NOTHING: Final[frozenset[bytes]] = frozenset()
+
+
+class Orphans(Protocol):
+    """The process's list of begins that ended without an answer, as a begin sees it."""
+
+    def of(self, namespace: str, operation: str) -> Container[bytes]:
+        """The etags that are on the list for this operation."""
+        ...
+
+    def take(self, namespace: str, operation: str, etag: bytes) -> Claim | None:
+        """Take one etag off the list: for one caller only, ``None`` for all others."""
+        ...
+
+    def put(self, namespace: str, operation: str, claims: Mapping[bytes, Claim]) -> None:
+        """Put etags on the list."""
+        ...
+
+
+class Ownership:
+    """What an owner knows of its operation: the record as last confirmed, and the writes that nobody confirmed.
+
+    Not thread-safe: the owner's moves run one at a time.
+    """
+
+    __slots__ = ("change", "claim", "ended", "lost", "pending", "record", "touched", "unconfirmed")
+
+    def __init__(self, record: Record, claim: Claim, unconfirmed: dict[bytes, Record]) -> None:
+        self.record = record
+        self.claim = claim
+        self.unconfirmed = unconfirmed
+        self.touched = False
+        self.ended = False
+        self.lost = False
+        self.pending: Record | None = None
+        """A write that ends the operation and that nobody confirmed: nothing but its repetition may follow."""
+        self.change: Change | None = None
+        """What made `pending`."""
+
+    def confirm(self, record: Record) -> None:
+        """Take `record` for what is stored."""
+        self.record = record
+        if self.unconfirmed:
+            self.unconfirmed.clear()
+
+    def end(self, record: Record) -> None:
+        """Take `record` for the last one that this owner writes."""
+        self.confirm(record)
+        self.pending = None
+        self.ended = True
+
+
+def begin(
+    ask: Ask, sent: Sent, *, orphans: Orphans, new_etag: NewEtag
+) -> Generator[Op, Reply, Ownership | Replay | InProgress | Unresolved | Mismatch]:
+    """Claim the operation, or say why not.
+
+    `sent` holds every claim that was sent and that nobody confirmed or refused: whoever drives this puts what is left
+    of it on the process's list.
+    Raises `StoreUnavailable`, `ContentionError`, `UnsupportedRecord`; then nothing may run.
+    """
+    records: dict[bytes, Record] = {}
+
+    def send(op: Insert | Swap, claim: Claim) -> Insert | Swap:
+        sent[op.record.etag] = claim
+        records[op.record.etag] = op.record
+        return op
+
+    op = send(Insert(core.fresh(ask, new_etag())), Claim(created=True))
+    failures = reads = 0
+    while reads < core.READS_MAX:
+        try:
+            reply = yield op
+        except StoreUnavailable:
+            failures += 1
+            if failures == core.SENDS_MAX:
+                raise
+            if isinstance(op, Insert):  # an insert is never sent twice under one etag; an identical swap may be
+                op = send(Insert(op.record._replace(etag=new_etag())), Claim(created=True))
+            continue
+        reads += 1
+        decision = _settle(ask, reply, sent, orphans)
+        if isinstance(decision, core.Own):
+            return _owned(decision.record, sent, records)
+        _answered(op, reply, sent)
+        match decision:
+            case core.Replace(prior):
+                record = core.fresh(ask, new_etag())
+                op = send(Swap(record, prior.etag) if prior else Insert(record), Claim(created=True))
+            case core.Reclaim(view, _, asks):
+                op = send(
+                    Swap(core.reclaimed(ask, decision, new_etag()), view.record.etag),
+                    Claim(created=False, prior=view.record, asks=asks),
+                )
+            case core.Adopt(record):
+                claim = sent[record.etag]
+                records[record.etag] = record
+                op = send(Swap(core.adopted(record, new_etag(), claim=claim), record.etag), claim)
+            case core.Refuse(reason):
+                message = f"the record of operation {ask.id} can not be judged: {reason}. Nothing ran."
+                raise UnsupportedRecord(message)
+            case _:
+                return decision
+    message = f"operation {ask.id} changed {core.READS_MAX} times while it was begun. Nothing ran; try again."
+    raise ContentionError(message)
+
+
+def _settle(ask: Ask, reply: Reply, sent: Sent, orphans: Orphans) -> core.Decision:
+    """Decide, and take an orphaned etag off the list where that is the decision; who comes too late decides again."""
+    decision = core.settle(ask, reply, sent, orphans.of(ask.namespace, ask.id))
+    if not isinstance(decision, core.Adopt):
+        return decision
+    claim = orphans.take(ask.namespace, ask.id, decision.record.etag)
+    if claim is None:
+        return core.settle(ask, reply, sent)
+    sent[decision.record.etag] = claim
+    return decision
+
+
+def _answered(op: Insert | Swap, reply: Reply, sent: Sent) -> None:
+    """Forget what the reply to `op` settles: a refused write, and whatever a carried-out one has replaced."""
+    sent.pop(op.record.etag, None)
+    if reply.won and isinstance(op, Swap):
+        sent.pop(op.expected_etag, None)
+
+
+def _owned(record: Record, sent: Sent, records: dict[bytes, Record]) -> Ownership:
+    claim = sent.pop(record.etag)
+    unconfirmed = {etag: records[etag]._replace(created_ms=record.created_ms) for etag in sent} if sent else {}
+    sent.clear()  # they are the owner's to remember now
+    return Ownership(record, claim, unconfirmed)
+
+
+def move(
+    own: Ownership,
+    change: Change,
+    *,
+    ends: bool,
+    forgiving: bool,
+    new_etag: NewEtag,
+    sends_max: int = core.SENDS_MAX,
+) -> Generator[Op, Reply, Record]:
+    """Carry out one owner's move: write what `change` makes of the record, on top of whatever of ours has landed.
+
+    `ends`: this is the last move. `forgiving`: with a lost acknowledgement, another's record means "done".
+    Raises `OwnershipLost` (nothing changed), `StoreUnavailable` (it may have landed) or `ContentionError`.
+    """
+    failures = 0
+    target = own.pending
+    if own.change is not None:  # the repetition of a last move: another process may have seen it land
+        change, failures = own.change, 1
+    if target is None:
+        target = change(own.record, new_etag())
+    for _ in range(core.READS_MAX):
+        assert target.state in core.NEXT[own.record.state], (own.record.state, target.state)
+        own.unconfirmed[target.etag] = target
+        if ends:
+            own.pending, own.change = target, change
+        try:
+            reply = yield Swap(target, own.record.etag)
+        except StoreUnavailable:
+            failures += 1
+            sends_max -= 1
+            if not sends_max:
+                raise
+            continue  # an identical swap may be sent again under its own etag
+        landed = target if reply.won else _landed(own, reply)
+        if landed is None and forgiving and failures:
+            landed = target
+        if landed is None:
+            own.lost = own.ended = True
+            raise OwnershipLost(own.record.id, view_of(reply))
+        if landed is target or landed.state is not State.IN_PROGRESS:
+            own.end(landed) if ends or landed.state is not State.IN_PROGRESS else own.confirm(landed)
+            return landed
+        own.confirm(landed)
+        target = change(landed, new_etag())
+    message = f"operation {own.record.id} changed {core.READS_MAX} times during one move; try it again."
+    raise ContentionError(message)
+
+
+def _landed(own: Ownership, reply: Reply) -> Record | None:
+    """Which of the owner's unconfirmed writes is stored, if any."""
+    return (
+        None if reply.record is None or isinstance(reply.record, Unreadable) else own.unconfirmed.get(reply.record.etag)
+    )
+
+
+def disown(namespace: str, operation: str, *, orphans: Orphans, new_etag: NewEtag) -> Generator[Op, Reply, bool]:
+    """Free the record of a begin that ended without an answer. Gives whether it was found, and so is settled."""
+    reply = yield Get(namespace, operation)
+    record = reply.record
+    if record is None or isinstance(record, Unreadable):
+        return False  # the write may still be under way
+    claim = orphans.take(namespace, operation, record.etag)
+    if claim is None:
+        return False
+    try:
+        yield Swap(core.disowned(record, new_etag(), claim=claim), record.etag)
+    except StoreUnavailable:
+        orphans.put(namespace, operation, {record.etag: claim})
+        raise
+    return True
+
+
+def operate(
+    view: RecordView, change: OperatorChange, *, force: bool, new_etag: NewEtag
+) -> Generator[Op, Reply, RecordView]:
+    """Carry out an operator's move on exactly the record that the person was shown, judged by the time it is now.
+
+    Raises `ForceRequired`, `RecordChanged` (nothing changed) or `StoreUnavailable` (it may have landed: look again).
+    """
+    shown = view_of((yield Get(view.record.namespace, view.record.id)))
+    if shown is None or shown.record.etag != view.record.etag:
+        raise _changed(view)
+    if core.needs_force(shown) and not force:
+        state = "finished" if shown.record.terminal else "free already" if shown.record.released else "running"
+        message = f"operation {view.record.id} is {state}; only force=True changes it. Nothing changed."
+        raise ForceRequired(message)
+    target = change(shown, new_etag())
+    for tries_left in reversed(range(core.SENDS_MAX)):
+        try:
+            found = view_of((yield Swap(target, view.record.etag)))
+            break
+        except StoreUnavailable:
+            if not tries_left:
+                raise
+    if found is None or found.record.etag != target.etag:
+        raise _changed(view)
+    return found
+
+
+def _changed(view: RecordView) -> RecordChanged:
+    message = f"operation {view.record.id} has changed since it was shown. Nothing changed; look it up again."
+    return RecordChanged(message)
+
+
+def look(namespace: str, operation: str) -> Generator[Op, Reply, RecordView | None]:
+    """Give what is stored, ``None`` if nothing is. Raises `StoreUnavailable` or `UnsupportedRecord`."""
+    return view_of((yield Get(namespace, operation)))
+
+
+def view_of(reply: Reply) -> RecordView | None:
+    """What a reply shows, ``None`` if nothing is there. Raises `UnsupportedRecord` for what can't be decoded."""
+    record = reply.record
+    if record is None:
+        return None
+    if isinstance(record, Unreadable):
+        message = f"the record of operation {record.id} can not be read: {record.reason}"
+        raise UnsupportedRecord(message)
+    return RecordView(record, reply.written_ms, reply.now_ms, reply.age_ms)

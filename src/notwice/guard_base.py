@@ -1,0 +1,243 @@
+"""What both faces of a guard share: all that happens before and after the store is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol, Self
+
+from notwice import core, identity
+from notwice.core import Ask
+from notwice.errors import (
+    OperationInProgress,
+    OperationUnresolved,
+    RecordedFailure,
+    RequestMismatch,
+    StoreUnavailable,
+)
+from notwice.fingerprint import fingerprint_value
+from notwice.flows import OperatorChange, Ownership, Sent
+from notwice.model import (
+    Failure,
+    Fingerprint,
+    InProgress,
+    Mismatch,
+    RecordView,
+    RecoveryKind,
+    Replay,
+    Reply,
+    State,
+    Unresolved,
+)
+from notwice.observe import Event
+from notwice.operation import OperationBase
+from notwice.policy import NOT_APPLIED, UNKNOWN, Applied, Policy
+from notwice.results import result_of
+from notwice.runtime import Runtime
+
+Scope = str | tuple[object, ...]
+Key = str | tuple[object, ...]
+
+
+class Absent(Enum):
+    """Says that no value was given, where ``None`` is one."""
+
+    ABSENT = "absent"
+
+
+ABSENT: Final = Absent.ABSENT
+
+
+class Done(NamedTuple):
+    """What `call` ended in: the value, whether it is a replay, and the operation id."""
+
+    result: Any
+    replayed: bool
+    operation: str
+
+
+class RequestPrint(Protocol):
+    """A request's fingerprint by the current recipe, and by older ones for records that were made with them."""
+
+    @property
+    def current(self) -> Fingerprint:
+        """By the recipe of this release."""
+        ...
+
+    def by(self, recipe: str) -> Fingerprint | None:
+        """By `recipe`; ``None`` if this release doesn't know it."""
+        ...
+
+
+Duplicate = Replay | InProgress | Unresolved | Mismatch
+
+_EVENTS: Final[Mapping[type, str]] = {
+    Replay: "replayed",
+    InProgress: "in_progress",
+    Unresolved: "unresolved",
+    Mismatch: "mismatch",
+}
+
+
+class GuardBase:
+    """Settings and the shared runtime; the two faces add the waiting."""
+
+    def __init__(self, runtime: Runtime, policy: Policy, namespace: str) -> None:
+        self._runtime = runtime
+        self._policy = policy
+        self._namespace = identity.check_namespace(namespace)
+
+    @property
+    def namespace(self) -> str:
+        """The namespace that this guard is bound to."""
+        return self._namespace
+
+    def within(self, namespace: str) -> Self:
+        """The same guard, bound to `namespace`. It shares the store, and is closed with it."""
+        bound = object.__new__(type(self))
+        GuardBase.__init__(bound, self._runtime, self._policy, namespace)
+        return bound
+
+    # -- before
+
+    def _asking(
+        self,
+        scope: Scope,
+        key: Key,
+        *,
+        request: object,
+        fingerprint: Fingerprint | RequestPrint | None,
+        policy: Policy,
+        namespace: str | None,
+    ) -> Ask:
+        scope_text, key_text = identity.join_scope(scope), identity.check_key(key)
+        by_recipe = None
+        if fingerprint is None:
+            current = None if request is ABSENT else fingerprint_value(request)
+        elif isinstance(fingerprint, Fingerprint):
+            current = fingerprint
+        else:
+            current, by_recipe = fingerprint.current, fingerprint.by
+        return Ask(
+            self._namespace if namespace is None else identity.check_namespace(namespace),
+            identity.operation_id(scope_text, key_text),
+            scope_text,
+            key_text,
+            current,
+            by_recipe,
+            policy.terms,
+            policy.recovery.function is not None,
+        )
+
+    def _place(self, scope: Scope, key: Key, namespace: str | None) -> tuple[str, str]:
+        identifier = identity.operation_id(identity.join_scope(scope), identity.check_key(key))
+        return self._namespace if namespace is None else identity.check_namespace(namespace), identifier
+
+    # -- after
+
+    def _tell_outcome(self, outcome: Duplicate) -> None:
+        record = outcome.view.record
+        self._runtime.tell(Event(_EVENTS[type(outcome)], record.id, record.namespace, record.attempt))
+
+    def _tell_claim(self, own: Ownership) -> None:
+        record = own.record
+        name = "claimed" if own.claim.created else "reclaimed"
+        self._runtime.tell(Event(name, record.id, record.namespace, record.attempt))
+
+    def _left_behind(self, ask: Ask, sent: Sent, error: BaseException | None, *, policy: Policy) -> Ownership | None:
+        """Take care of the claims of a begin that did not own; gives what runs unguarded, if the policy says so."""
+        place = (ask.namespace, ask.id)
+        unavailable = isinstance(error, StoreUnavailable)
+        proceeds = unavailable and policy.store_failure == "proceed"
+        if sent and error is None:
+            self._runtime.unanswered.put(*place, sent)
+        elif sent and not proceeds:  # what runs unguarded must not be freed: it lapses, and shows as unresolved
+            self._runtime.unanswered.settle_begin(place, sent, within=ask.terms.lease_ms / 1000)
+        if unavailable:
+            name = "unguarded" if proceeds else "store_unavailable"
+            self._runtime.tell(Event(name, ask.id, ask.namespace, detail=str(error)))
+        return Ownership(core.fresh(ask, b""), core.Claim(created=True), {}) if proceeds else None
+
+    def _duplicate_of(self, view: RecordView | None, operation: str, policy: Policy) -> Duplicate:
+        """What a duplicate would get from `view`: for an owner who lost its operation."""
+        if view is None:
+            message = f"operation {operation} was taken over, and its record is gone; look the effect up"
+            raise StoreUnavailable(message)
+        record = view.record
+        terms = policy.terms._replace(recovery=RecoveryKind.HOLD)  # whoever has lost it takes nothing over
+        ask = Ask(record.namespace, record.id, record.scope, record.key, None, None, terms, can_ask=False)
+        decision = core.settle(
+            ask, Reply(won=False, record=record, written_ms=view.written_ms, now_ms=view.now_ms, age_ms=view.age_ms), ()
+        )
+        return decision if isinstance(decision, Duplicate) else Unresolved(view)
+
+    def _answer(self, outcome: Duplicate) -> Done:
+        """A duplicate's answer as a value, or as the error that fits."""
+        match outcome:
+            case Replay():
+                return _replayed(outcome)
+            case InProgress():
+                raise OperationInProgress(outcome)
+            case Unresolved():
+                raise OperationUnresolved(outcome)
+            case Mismatch():
+                raise RequestMismatch(outcome)
+
+    def _tell_lost(self, operation: OperationBase, value: object) -> None:
+        record = operation.own.record
+        self._runtime.tell(Event("result_lost", record.id, record.namespace, record.attempt, "ownership lost", value))
+
+    # -- an operator's moves
+
+    def _resolving(self, result: object, failed: object, *, who: str, why: str) -> OperatorChange:
+        if (result is ABSENT) == (failed is ABSENT):
+            message = "resolve takes either the result that the operation had, or failed=... with its refusal"
+            raise TypeError(message)
+        _check_operator(who, why)
+        state = State.COMPLETED if failed is ABSENT else State.FAILED
+        stored = result_of(result if failed is ABSENT else failed)
+        return partial(core.resolved, state=state, result=stored, who=who, why=why)
+
+    def _releasing(self, *, who: str, why: str, from_start: bool, new_downstream_key: bool) -> OperatorChange:
+        _check_operator(who, why)
+        return partial(core.released, who=who, why=why, from_start=from_start, new_downstream_key=new_downstream_key)
+
+    def _tell_operator(self, name: str, view: RecordView, who: str) -> None:
+        self._runtime.tell(Event(name, view.record.id, view.record.namespace, view.record.attempt, f"by {who}"))
+
+
+def _check_operator(who: str, why: str) -> None:
+    if not who or not why:
+        message = "an operator's move needs who and why: they stay in the record for those who come after"
+        raise ValueError(message)
+
+
+def _replayed(outcome: Replay) -> Done:
+    value = outcome.result
+    operation = outcome.view.operation
+    if isinstance(value, Failure):
+        raise RecordedFailure(value.kind, value.message, operation=operation)
+    if outcome.failed:
+        message = "the operation was finished with a refusal"
+        raise RecordedFailure("failed", message, operation=operation, value=value)
+    return Done(value, replayed=True, operation=operation)
+
+
+def reconciled(answer: object, *, may_run: bool) -> Applied | str | None:
+    """What a reconcile function's answer means: its result, why the outcome stays unknown, or ``None``: run it now."""
+    if isinstance(answer, Applied):
+        return answer
+    if isinstance(answer, BaseException):
+        return f"reconcile raised {type(answer).__name__}: {answer}"
+    if answer is NOT_APPLIED:
+        return None if may_run else "reconcile says not applied, but an earlier owner may still act"
+    if answer is UNKNOWN:
+        return "reconcile says unknown"
+    return f"reconcile must return Applied(result), NOT_APPLIED or UNKNOWN, not {type(answer).__name__}"
+
+
+def seen(operation: OperationBase) -> RecordView:
+    """The record as its owner has just written it."""
+    record = operation.own.record
+    return RecordView(record, record.created_ms, record.created_ms, 0)

@@ -1,0 +1,344 @@
+"""What goes on behind the callers: heartbeats, and the settling of writes that nobody confirmed."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Container, Generator, Iterable, Mapping
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
+
+from notwice import core, flows
+from notwice.core import Claim
+from notwice.errors import NotwiceError, StoreUnavailable
+from notwice.flows import NewEtag, Ownership
+from notwice.model import Get, Op, Reply
+from notwice.observe import Event, Observer, tell
+from notwice.stores.port import Store
+from notwice.waiting import Clock, Gate, Place
+
+BATCH_MAX: Final = 256
+TICKS_PER_SECOND: Final = 20  # heartbeats are due at whole ticks, so that those of one tick share a trip
+ORPHANS_MAX: Final = 10_000  # operations; about 5 MB. Past it the oldest is left to its lease
+RETRY_FIRST: Final = 0.25  # seconds until a write that nobody confirmed is looked after
+RETRY_LONGEST: Final = 30.0
+
+_R = TypeVar("_R")
+
+
+class Held(Protocol):
+    """An operation as the heart sees it."""
+
+    own: Ownership
+    gate: Gate
+    beat_seconds: float
+    run_until: float
+    tick: int
+    forgiving: bool
+
+    def on_lost(self) -> None:
+        """Another owner has it."""
+        ...
+
+    def on_end(self) -> None:
+        """Its last write was confirmed."""
+        ...
+
+
+def drive_together(
+    flows_: Iterable[Generator[Op, Reply, _R]], apply: Callable[[list[Op]], Iterable[Reply]]
+) -> list[_R | NotwiceError]:
+    """Drive many flows at once, with one store call for what all of them ask next. Gives what each ended in."""
+    running = list(flows_)
+    ended: dict[int, _R | NotwiceError] = {}
+    asks: dict[int, Op] = {}
+    for index, flow in enumerate(running):
+        _step(partial(next, flow), index, asks, ended)
+    while asks:
+        batch = _distinct(asks)
+        for index in batch:
+            del asks[index]
+        try:
+            replies: Iterable[Reply | StoreUnavailable] = apply(list(batch.values()))
+        except Exception as error:  # noqa: BLE001 - whatever a store raises, its answer is missing
+            replies = [unavailable(error)] * len(batch)
+        for index, reply in zip(batch, replies, strict=True):
+            flow = running[index]
+            advance = partial(flow.throw, reply) if isinstance(reply, StoreUnavailable) else partial(flow.send, reply)
+            _step(advance, index, asks, ended)
+    return [ended[index] for index in range(len(running))]
+
+
+def _step(advance: Callable[[], Op], index: int, asks: dict[int, Op], ended: dict[int, Any]) -> None:
+    try:
+        asks[index] = advance()
+    except StopIteration as stop:
+        ended[index] = stop.value
+    except NotwiceError as error:
+        ended[index] = error
+
+
+def _distinct(asks: Mapping[int, Op]) -> dict[int, Op]:
+    """As many of the asked operations as may share a batch: each record once."""
+    batch: dict[int, Op] = {}
+    seen: set[Place] = set()
+    for index, op in asks.items():
+        named = op if isinstance(op, Get) else op.record
+        place = (named.namespace, named.id)
+        if place not in seen and len(batch) < BATCH_MAX:
+            seen.add(place)
+            batch[index] = op
+    return batch
+
+
+def unavailable(error: BaseException) -> StoreUnavailable:
+    """What a store raised, as the error that says: its answer is missing."""
+    if isinstance(error, StoreUnavailable):
+        return error
+    failure = StoreUnavailable(f"the store failed ({type(error).__name__}); whether it wrote is not known")
+    failure.__cause__ = error
+    return failure
+
+
+class Heart:
+    """Renews the leases of this process's operations, all that are due in one trip.
+
+    Operations lie in buckets by the tick at which they are due, so that adding and removing one is a matter of a set.
+    """
+
+    def __init__(self, store: Store, clock: Clock, *, observer: Observer, new_etag: NewEtag) -> None:
+        self._store = store
+        self._clock = clock
+        self._observer = observer
+        self._new_etag = new_etag
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop all operations, as after a fork: they are the parent's."""
+        self._lock = threading.Lock()
+        self._buckets: dict[int, set[Held]] = {}
+        self._scheduled: int | None = None
+
+    def add(self, held: Held) -> None:
+        """Renew the lease of `held` from now on."""
+        self._put(held, self._clock.monotonic() + held.beat_seconds)
+
+    def remove(self, held: Held) -> None:
+        """Renew it no longer. A beat that is under way goes on; the gate keeps it apart from other moves."""
+        with self._lock:
+            bucket = self._buckets.get(held.tick)
+            if bucket is not None:
+                bucket.discard(held)
+                if not bucket:
+                    del self._buckets[held.tick]
+            held.tick = -1
+
+    def _put(self, held: Held, due: float) -> None:
+        with self._lock:
+            held.tick = tick = int(due * TICKS_PER_SECOND) + 1
+            self._buckets.setdefault(tick, set()).add(held)
+            sooner = self._sooner(tick)
+        if sooner:
+            self._schedule(tick)
+
+    def _sooner(self, tick: int | None) -> bool:
+        """Whether a sweep must be asked for, so that one comes by `tick`; notes that it is, under the lock."""
+        if tick is None or (self._scheduled is not None and self._scheduled <= tick):
+            return False
+        self._scheduled = tick
+        return True
+
+    def _schedule(self, tick: int) -> None:
+        self._clock.call_later(max(0.0, tick / TICKS_PER_SECOND - self._clock.monotonic()), self.sweep)
+
+    def sweep(self) -> None:
+        """Beat for whoever is due."""
+        with self._lock:
+            now = int(self._clock.monotonic() * TICKS_PER_SECOND + 0.5)
+            self._scheduled = None
+            due = [held for tick in sorted(self._buckets) if tick <= now for held in self._buckets.pop(tick)]
+        for first in range(0, len(due), BATCH_MAX):
+            self._beat(due[first : first + BATCH_MAX])
+        with self._lock:
+            soonest = min(self._buckets, default=None)
+            sooner = self._sooner(soonest)
+        if sooner and soonest is not None:
+            self._schedule(soonest)
+
+    def _beat(self, due: list[Held]) -> None:
+        now = self._clock.monotonic()
+        inside: list[Held] = []
+        for held in due:
+            if held.own.ended or held.own.pending is not None:
+                continue
+            if held.run_until <= now:
+                self._tell("heartbeat_stopped", held)
+            elif held.gate.acquire(blocking=False):
+                inside.append(held)
+            else:  # a move is under way: it renews the lease, if it succeeds
+                self._put(held, now + held.beat_seconds / 4)
+        try:
+            beats = [
+                flows.move(held.own, core.beaten, ends=False, forgiving=False, new_etag=self._new_etag, sends_max=1)
+                for held in inside
+            ]
+            results = drive_together(beats, self._store.apply)
+        finally:
+            for held in inside:
+                held.gate.release()
+        for held, result in zip(inside, results, strict=True):
+            self._after(held, result)
+
+    def _after(self, held: Held, result: object) -> None:
+        if held.own.lost:
+            held.on_lost()
+        elif held.own.ended or held.own.pending is not None or held.tick == -1:
+            return
+        elif isinstance(result, NotwiceError):
+            self._tell("heartbeat_failed", held, type(result).__name__)
+            self._put(held, self._clock.monotonic() + held.beat_seconds / 4)
+        else:
+            self._put(held, self._clock.monotonic() + held.beat_seconds)
+
+    def _tell(self, name: str, held: Held, detail: str = "") -> None:
+        record = held.own.record
+        tell(self._observer, Event(name, record.id, record.namespace, record.attempt, detail))
+
+
+class _Job:
+    """One thing to settle: the claims of a begin that ended without an answer, or an owner's unconfirmed last move."""
+
+    __slots__ = ("due", "pause", "until")
+
+    def __init__(self, now: float, until: float) -> None:
+        self.pause = RETRY_FIRST
+        self.due = now + RETRY_FIRST
+        self.until = until
+
+    def later(self, now: float) -> None:
+        self.due = now + self.pause
+        self.pause = min(self.pause * 2, RETRY_LONGEST)
+
+
+class Unanswered:
+    """The process's list of begins that ended without an answer, and of last moves that nobody confirmed.
+
+    Settles both behind their callers, with pauses that grow to half a minute, while the process lives. A claim's
+    etags stay on the list after the settling has given up, for a later begin to find.
+    """
+
+    def __init__(self, store: Store, clock: Clock, *, new_etag: NewEtag) -> None:
+        self._store = store
+        self._clock = clock
+        self._new_etag = new_etag
+        self.forget()
+
+    def forget(self) -> None:
+        """Start anew, as after a fork: the list is the parent's, and who has taken an etag off can't be known."""
+        self._lock = threading.Lock()
+        self._claims: OrderedDict[Place, dict[bytes, Claim]] = OrderedDict()
+        self._begins: dict[Place, _Job] = {}
+        self._ends: dict[Held, _Job] = {}
+        self._scheduled = False
+
+    def of(self, namespace: str, operation: str) -> Container[bytes]:
+        """The etags that are on the list for this operation."""
+        if not self._claims:
+            return flows.NOTHING
+        with self._lock:
+            return frozenset(self._claims.get((namespace, operation), ()))
+
+    def take(self, namespace: str, operation: str, etag: bytes) -> Claim | None:
+        """Take one etag off the list: for one caller only, ``None`` for all others."""
+        with self._lock:
+            claims = self._claims.get((namespace, operation))
+            claim = None if claims is None else claims.pop(etag, None)
+            if not claims:
+                self._claims.pop((namespace, operation), None)
+            return claim
+
+    def put(self, namespace: str, operation: str, claims: Mapping[bytes, Claim]) -> None:
+        """Put etags on the list."""
+        with self._lock:
+            self._claims.setdefault((namespace, operation), {}).update(claims)
+            while len(self._claims) > ORPHANS_MAX:
+                dropped, _ = self._claims.popitem(last=False)
+                self._begins.pop(dropped, None)
+
+    def settle_begin(self, place: Place, claims: Mapping[bytes, Claim], within: float) -> None:
+        """Free the record of a begin that ended without an answer, as soon as the store shows it.
+
+        It is looked for during `within` seconds.
+        """
+        self.put(*place, claims)
+        now = self._clock.monotonic()
+        with self._lock:
+            self._begins[place] = _Job(now, now + within)
+        self._schedule(RETRY_FIRST)
+
+    def settle_end(self, held: Held) -> None:
+        """Repeat the last move of `held` until the store confirms or refuses it."""
+        with self._lock:
+            if held in self._ends:
+                return
+            self._ends[held] = _Job(self._clock.monotonic(), float("inf"))
+        self._schedule(RETRY_FIRST)
+
+    def _schedule(self, delay: float) -> None:
+        with self._lock:
+            if self._scheduled:
+                return
+            self._scheduled = True
+        self._clock.call_later(delay, self.settle)
+
+    def settle(self) -> None:
+        """Look after whatever is due."""
+        now = self._clock.monotonic()
+        with self._lock:
+            self._scheduled = False
+            begins = [place for place, job in self._begins.items() if job.due <= now]
+            ends = [held for held, job in self._ends.items() if job.due <= now]
+        self._settle_begins(begins)
+        self._settle_ends(ends)
+        with self._lock:
+            soonest = min((job.due for jobs in (self._begins, self._ends) for job in jobs.values()), default=None)
+        if soonest is not None:
+            self._schedule(max(RETRY_FIRST / 10, soonest - self._clock.monotonic()))
+
+    def _settle_begins(self, places: list[Place]) -> None:
+        results = drive_together(
+            (flows.disown(*place, orphans=self, new_etag=self._new_etag) for place in places), self._store.apply
+        )
+        now = self._clock.monotonic()
+        with self._lock:
+            for place, result in zip(places, results, strict=True):
+                job = self._begins.get(place)
+                if result is True or place not in self._claims or (job is not None and job.until <= now):
+                    self._begins.pop(place, None)
+                elif job is not None:
+                    job.later(now)
+
+    def _settle_ends(self, ends: list[Held]) -> None:
+        inside = [held for held in ends if held.gate.acquire(blocking=False)]
+        open_ = [held for held in inside if not held.own.ended]
+        try:
+            drive_together((self._repeat(held) for held in open_), self._store.apply)
+        finally:
+            for held in inside:
+                held.gate.release()
+        now = self._clock.monotonic()
+        for held in ends:
+            with self._lock:
+                if held.own.ended:
+                    self._ends.pop(held, None)
+                else:
+                    self._ends[held].later(now)
+            if held.own.lost:
+                held.on_lost()
+            elif held.own.ended:
+                held.on_end()
+
+    def _repeat(self, held: Held) -> Generator[Op, Reply, object]:
+        return flows.move(
+            held.own, core.beaten, ends=True, forgiving=held.forgiving, new_etag=self._new_etag, sends_max=1
+        )

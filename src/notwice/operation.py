@@ -1,0 +1,438 @@
+"""An operation in its owner's hands, and the moves that the owner has."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Generator, Iterator
+from functools import partial
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+from uuid import UUID
+
+from notwice import core, flows, identity
+from notwice.codec import decode_value, encode_value
+from notwice.errors import NotApplied, NotCompleted, NotwiceError, OperationEnded, OwnershipLost, StoreUnavailable
+from notwice.flows import Change, Ownership
+from notwice.model import Op, Record, Reply, Result, State
+from notwice.observe import Event
+from notwice.policy import Policy
+from notwice.results import OMITTED, result_of
+from notwice.runtime import Runtime, drive, drive_async, new_etag
+from notwice.waiting import Gate
+
+_CURRENT: contextvars.ContextVar[Operation | AsyncOperation] = contextvars.ContextVar("notwice_operation")
+
+BEATS_PER_LEASE: Final = 3
+BEAT_SECONDS_MIN: Final = 0.05  # a lease of a few milliseconds is for tests; beating it would only burn time
+
+
+def current_operation() -> Operation | AsyncOperation:
+    """The operation that the running handler was claimed for.
+
+    Raises `LookupError` outside a guarded handler: a handler that needs its downstream key must not run without.
+    """
+    try:
+        return _CURRENT.get()
+    except LookupError:
+        message = "no operation is running here: call this from a guarded handler, or inside `with op:`"
+        raise LookupError(message) from None
+
+
+class Move(NamedTuple):
+    """One of an owner's moves: what it makes of the record, and what it means."""
+
+    event: str
+    change: Change
+    ends: bool = False
+    forgiving: bool = False
+    result: Result | None = None
+
+
+BEAT: Final = Move("", core.beaten)
+
+
+class OperationBase:
+    """What both faces of an operation share: everything but the waiting."""
+
+    __slots__ = (
+        "_policy",
+        "_runtime",
+        "_token",
+        "beat_seconds",
+        "forgiving",
+        "gate",
+        "guarded",
+        "own",
+        "run_until",
+        "tick",
+    )
+
+    def __init__(self, runtime: Runtime, own: Ownership, policy: Policy, *, guarded: bool = True) -> None:
+        self._runtime = runtime
+        self._policy = policy
+        self._token: contextvars.Token[Operation | AsyncOperation] | None = None
+        self.own = own
+        self.gate = Gate()
+        self.guarded = guarded
+        """Whether a record stands behind this operation; not so under ``store_failure="proceed"`` without a store."""
+        self.forgiving = False
+        self.tick = -1
+        self.beat_seconds = max(policy.terms.lease_ms / 1000 / BEATS_PER_LEASE, BEAT_SECONDS_MIN)
+        self.run_until = runtime.clock.monotonic() + policy.run_max_seconds
+        if guarded:
+            runtime.heart.add(self)
+
+    @property
+    def namespace(self) -> str:
+        """Whose key it is."""
+        return self.own.record.namespace
+
+    @property
+    def scope(self) -> str:
+        """What is guarded."""
+        return self.own.record.scope
+
+    @property
+    def key(self) -> str:
+        """The caller's idempotency key."""
+        return self.own.record.key
+
+    @property
+    def operation(self) -> str:
+        """The operation id."""
+        return self.own.record.id
+
+    @property
+    def attempt(self) -> int:
+        """How often the operation was claimed, this time included."""
+        return self.own.record.attempt
+
+    @property
+    def recovery_point(self) -> str:
+        """The last step known done, or an empty text."""
+        return self.own.record.recovery_point
+
+    @property
+    def lost(self) -> bool:
+        """Whether another owner has taken the operation over."""
+        return self.own.lost
+
+    @property
+    def ended(self) -> bool:
+        """Whether a last move was made, be it confirmed or not."""
+        return self.own.ended or self.own.pending is not None
+
+    @property
+    def recovered(self) -> bool:
+        """Whether an earlier attempt may have left something behind."""
+        return not self.own.claim.created
+
+    @property
+    def progress(self) -> dict[str, object]:
+        """What was checkpointed so far, by this and by earlier attempts: point to data."""
+        return {point: decode_value(data) for point, data in self.own.record.progress}
+
+    def downstream_key(self, name: str = "") -> str:
+        """A key for the next system, at most 38 characters: the same for every attempt, another for each `name`."""
+        self.own.touched = True
+        record = self.own.record
+        return identity.downstream_key(
+            namespace=record.namespace, scope=record.scope, key=record.key, generation=record.generation, name=name
+        )
+
+    def downstream_uuid(self, name: str = "") -> UUID:
+        """The same as `downstream_key`, for systems that take a UUID."""
+        self.own.touched = True
+        record = self.own.record
+        return identity.downstream_uuid(
+            namespace=record.namespace, scope=record.scope, key=record.key, generation=record.generation, name=name
+        )
+
+    def on_lost(self) -> None:
+        """Another owner has the operation; the next move raises."""
+        self._runtime.heart.remove(self)
+        self._tell("ownership_lost")
+        self._runtime.waiters.notify((self.namespace, self.operation))
+
+    def on_end(self) -> None:
+        """The last move was confirmed."""
+        self._runtime.waiters.notify((self.namespace, self.operation))
+
+    def _tell(self, name: str, detail: str = "", value: object = None) -> None:
+        record = self.own.record
+        self._runtime.tell(Event(name, record.id, record.namespace, record.attempt, detail, value))
+
+    # -- the moves as values
+
+    def _completing(self, value: object) -> Move:
+        result = result_of(value)
+        return Move("completed", partial(core.finished, state=State.COMPLETED, result=result), ends=True, result=result)
+
+    def _failing(self, value: object) -> Move:
+        result = result_of(value)
+        return Move("failed", partial(core.finished, state=State.FAILED, result=result), ends=True, result=result)
+
+    def _suspending(self, error: object, answer: Result | None) -> Move:
+        text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
+        return Move(
+            "suspended", partial(core.suspended, error=text, answer=answer), ends=True, forgiving=True, result=answer
+        )
+
+    def _abandoning(self) -> Move:
+        own = self.own
+        change = partial(core.abandoned, claim=own.claim, touched=own.touched)
+        return Move("abandoned", change, ends=True, forgiving=True)
+
+    def _putting_back(self, error: str) -> Move:
+        return Move("reconcile_unknown", partial(core.put_back, error=error), ends=True, forgiving=True)
+
+    def _checkpointing(self, point: str, data: object) -> Move:
+        if not point:
+            message = "a recovery point needs a name"
+            raise ValueError(message)
+        self.own.touched = True
+        return Move("", partial(core.checkpointed, point=point, data=encode_value(data)))
+
+    def _leaving(self, error: BaseException | None) -> Move:
+        """The move for a handler that left without one."""
+        policy = self._policy
+        if error is None:
+            return self._suspending("left without an answer", None)
+        if isinstance(error, (NotApplied, *policy.not_applied_errors)):
+            return self._abandoning()
+        if policy.final_errors and isinstance(error, policy.final_errors):
+            return self._failing(error)
+        return self._suspending(error, None)
+
+    # -- what happens around a move
+
+    def _ready(self, move: Move) -> bool:
+        """Whether `move` is to be sent; raises if it can't follow what was done before."""
+        own = self.own
+        if own.lost:
+            raise OwnershipLost(own.record.id)
+        if not self.guarded:
+            own.ended = own.ended or move.ends
+            return False
+        if own.ended:
+            message = f"operation {own.record.id} is over: it is {own.record.state} already"
+            raise OperationEnded(message)
+        pending = own.pending
+        if pending is not None and (not move.ends or (pending.state, pending.result) != self._outcome(move)):
+            message = (
+                f"the store has not confirmed the last move of operation {own.record.id}; only the same may follow"
+            )
+            raise StoreUnavailable(message)
+        if move.ends:
+            self.forgiving = move.forgiving
+            self._runtime.heart.remove(self)
+        return True
+
+    def _outcome(self, move: Move) -> tuple[State, Result | None]:
+        made = move.change(self.own.record, b"")
+        return made.state, made.result
+
+    def _flow(self, move: Move) -> Generator[Op, Reply, Record]:
+        return flows.move(self.own, move.change, ends=move.ends, forgiving=move.forgiving, new_etag=new_etag)
+
+    def _failed(self, error: BaseException) -> None:
+        if isinstance(error, OwnershipLost):
+            self.on_lost()
+        elif self.own.pending is not None:
+            self._tell("unanswered", type(error).__name__)
+            self._runtime.unanswered.settle_end(self)
+
+    def _done(self, move: Move) -> None:
+        if move.event:
+            self._tell(move.event, self.own.record.error if move.event == "suspended" else "")
+        if move.ends:
+            self.on_end()
+
+    @contextlib.contextmanager
+    def current(self) -> Iterator[None]:
+        """Make this the `current_operation`, without ending it at the end."""
+        token = _CURRENT.set(self)  # type: ignore[arg-type]  # one of the two faces
+        try:
+            yield
+        finally:
+            _CURRENT.reset(token)
+
+    def _set_current(self) -> None:
+        self._token = _CURRENT.set(self)  # type: ignore[arg-type]  # one of the two faces
+
+    def _reset_current(self) -> None:
+        if self._token is not None:
+            with contextlib.suppress(ValueError):  # left in another context than it was entered in
+                _CURRENT.reset(self._token)
+            self._token = None
+
+
+class Operation(OperationBase):
+    """An operation that is yours to run. Use it as ``with op:``; end it by complete, fail, abandon or suspend.
+
+    Every move raises `OwnershipLost` if another owner has the operation (nothing changed), `OperationEnded` after a
+    last move, and `StoreUnavailable` if the store does not answer. Leaving ``with op:`` by `NotApplied` abandons, by
+    one of ``final_errors`` fails, by any other exception suspends; leaving it without a move suspends and raises
+    `NotCompleted`. A killed process leaves the record as it is: it lapses, and shows as unresolved.
+    """
+
+    __slots__ = ()
+
+    def complete(self, value: object = None) -> None:
+        """Finish the operation: every duplicate gets `value` from now on.
+
+        `value` is anything `notwice.codec` keeps without loss, or a `Result`. Raises `EncodingError` otherwise; the
+        operation then goes on. If the store does not answer, the guard goes on repeating this very write.
+        """
+        self._move(self._completing(value))
+
+    def fail(self, value: object = None) -> None:
+        """Finish the operation with a definite refusal, which is replayed, too. `value` may be an exception."""
+        self._move(self._failing(value))
+
+    def omit(self) -> None:
+        """Finish the operation without keeping its result: duplicates are told that it is done and was omitted."""
+        self._move(self._completing(OMITTED))
+
+    def checkpoint(self, point: str, data: object = None) -> None:
+        """Keep that the step `point` is done, with its result `data`, for a later attempt to see."""
+        self._move(self._checkpointing(point, data))
+
+    def heartbeat(self) -> None:
+        """Renew the lease now. The guard does this by itself three times per lease."""
+        self._move(BEAT)
+
+    def confirm(self) -> None:
+        """Make sure that the operation is still yours, right before an effect; raises where that is not certain."""
+        self._move(BEAT)
+
+    def abandon(self) -> None:
+        """Take back this claim: nothing happened under it. Frees the key only if this claim created the record."""
+        self._move(self._abandoning())
+
+    def suspend(self, error: object = "", answer: Result | None = None) -> None:
+        """Leave the operation with an unknown outcome; `answer` is what was sent to the caller, if that was whole."""
+        self._move(self._suspending(error, answer))
+
+    def start(self) -> None:
+        """Confirm a re-claimed operation whose handler is about to run after it was reconciled."""
+        self._move(Move("", core.started))
+
+    def put_back(self, error: str) -> None:
+        """Leave a re-claimed operation whose outcome could not be found out."""
+        self._move(self._putting_back(error))
+
+    def _move(self, move: Move) -> None:
+        with self.gate:
+            if not self._ready(move):
+                return
+            try:
+                drive(self._flow(move), self._runtime, self._policy.store_timeout_seconds)
+            except BaseException as error:
+                self._failed(error)
+                raise
+        self._done(move)
+
+    def __enter__(self) -> Self:
+        self._set_current()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._reset_current()
+        if self.ended and not (self.lost and error is None):
+            return
+        try:
+            self._move(self._leaving(error))
+        except NotwiceError:
+            if error is None:
+                raise
+        if error is None:
+            raise NotCompleted(f"operation {self.operation} was left without an answer; it is suspended")
+
+
+class AsyncOperation(OperationBase):
+    """An operation that is yours to run. Use it as ``async with op:``; end it by complete, fail, abandon or suspend.
+
+    Every move raises `OwnershipLost` if another owner has the operation (nothing changed), `OperationEnded` after a
+    last move, and `StoreUnavailable` if the store does not answer. Leaving ``async with op:`` by `NotApplied` abandons,
+    by one of ``final_errors`` fails, by any other exception (a cancellation too) suspends; leaving it without a move
+    suspends and raises `NotCompleted`. A killed process leaves the record as it is: it lapses, and shows as unresolved.
+    """
+
+    __slots__ = ()
+
+    async def complete(self, value: object = None) -> None:
+        """Finish the operation: every duplicate gets `value` from now on.
+
+        `value` is anything `notwice.codec` keeps without loss, or a `Result`. Raises `EncodingError` otherwise; the
+        operation then goes on. If the store does not answer, the guard goes on repeating this very write.
+        """
+        await self._move(self._completing(value))
+
+    async def fail(self, value: object = None) -> None:
+        """Finish the operation with a definite refusal, which is replayed, too. `value` may be an exception."""
+        await self._move(self._failing(value))
+
+    async def omit(self) -> None:
+        """Finish the operation without keeping its result: duplicates are told that it is done and was omitted."""
+        await self._move(self._completing(OMITTED))
+
+    async def checkpoint(self, point: str, data: object = None) -> None:
+        """Keep that the step `point` is done, with its result `data`, for a later attempt to see."""
+        await self._move(self._checkpointing(point, data))
+
+    async def heartbeat(self) -> None:
+        """Renew the lease now. The guard does this by itself three times per lease."""
+        await self._move(BEAT)
+
+    async def confirm(self) -> None:
+        """Make sure that the operation is still yours, right before an effect; raises where that is not certain."""
+        await self._move(BEAT)
+
+    async def abandon(self) -> None:
+        """Take back this claim: nothing happened under it. Frees the key only if this claim created the record."""
+        await self._move(self._abandoning())
+
+    async def suspend(self, error: object = "", answer: Result | None = None) -> None:
+        """Leave the operation with an unknown outcome; `answer` is what was sent to the caller, if that was whole."""
+        await self._move(self._suspending(error, answer))
+
+    async def start(self) -> None:
+        """Confirm a re-claimed operation whose handler is about to run after it was reconciled."""
+        await self._move(Move("", core.started))
+
+    async def put_back(self, error: str) -> None:
+        """Leave a re-claimed operation whose outcome could not be found out."""
+        await self._move(self._putting_back(error))
+
+    async def _move(self, move: Move) -> None:
+        async with self.gate:
+            if not self._ready(move):
+                return
+            try:
+                await drive_async(self._flow(move), self._runtime, self._policy.store_timeout_seconds)
+            except BaseException as error:
+                self._failed(error)
+                raise
+        self._done(move)
+
+    async def __aenter__(self) -> Self:
+        self._set_current()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._reset_current()
+        if self.ended and not (self.lost and error is None):
+            return
+        try:
+            await self._move(self._leaving(error))
+        except NotwiceError:
+            if error is None:
+                raise
+        if error is None:
+            raise NotCompleted(f"operation {self.operation} was left without an answer; it is suspended")

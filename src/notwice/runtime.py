@@ -1,0 +1,124 @@
+"""What all guards over one store in one process share, and the two small drivers of `flows`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import weakref
+from collections.abc import Generator
+from typing import Final, TypeVar
+
+from notwice.errors import StoreUnavailable
+from notwice.heart import Heart, Unanswered, unavailable
+from notwice.model import Op, Reply
+from notwice.observe import Event, Observer, tell
+from notwice.stores.port import AsyncStore, Store
+from notwice.waiting import Clock, SystemClock, Waiters
+
+ETAG_BYTES: Final = 16
+
+_R = TypeVar("_R")
+
+
+def new_etag() -> bytes:
+    """128 bits from the system's random source; safe after a fork."""
+    return os.urandom(ETAG_BYTES)
+
+
+class Runtime:
+    """The store, the clock, the heart, the list of unanswered writes and the waiters of one guard and its children.
+
+    Nothing is started before it is needed, and a forked child starts anew.
+    """
+
+    def __init__(
+        self, store: Store, *, observer: Observer, clock: Clock | None, asynchronous: AsyncStore | None
+    ) -> None:
+        self.store = store
+        self.asynchronous = asynchronous
+        self.observer = observer
+        self.clock: Clock = SystemClock() if clock is None else clock
+        self.heart = Heart(store, self.clock, observer=observer, new_etag=new_etag)
+        self.unanswered = Unanswered(store, self.clock, new_etag=new_etag)
+        self.waiters = Waiters()
+        self.scopes: dict[str, str] = {}
+        _RUNTIMES.add(self)
+
+    def forget(self) -> None:
+        """Start anew in a forked child: operations, waiters and unanswered writes are the parent's."""
+        if isinstance(self.clock, SystemClock):
+            self.clock.forget()
+        self.heart.forget()
+        self.unanswered.forget()
+        self.waiters = Waiters()
+
+    def tell(self, event: Event) -> None:
+        """Tell the observer."""
+        tell(self.observer, event)
+
+
+_RUNTIMES: weakref.WeakSet[Runtime] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for runtime in _RUNTIMES:
+        runtime.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)
+
+
+def _too_late(timeout: float) -> StoreUnavailable:
+    return StoreUnavailable(f"the store took longer than store_timeout ({timeout:g} s); whether it wrote is not known")
+
+
+def drive(flow: Generator[Op, Reply, _R], runtime: Runtime, timeout: float) -> _R:
+    """Carry out `flow` in this thread, within `timeout` seconds as far as the store can be bounded.
+
+    A reply that comes later counts as none: what was to run after it does not run.
+    """
+    monotonic, apply = runtime.clock.monotonic, runtime.store.apply
+    deadline = monotonic() + timeout
+    try:
+        op = next(flow)
+        while True:
+            failure = None
+            try:
+                (reply,) = apply((op,))
+            except Exception as error:  # noqa: BLE001 - whatever a store raises, its answer is missing
+                failure = unavailable(error)
+            if monotonic() > deadline:
+                _give_up(flow, _too_late(timeout))
+            op = flow.send(reply) if failure is None else flow.throw(failure)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]  # StopIteration is not generic
+
+
+async def drive_async(flow: Generator[Op, Reply, _R], runtime: Runtime, timeout: float) -> _R:  # noqa: ASYNC109 - measured by the guard's clock, too
+    """Carry out `flow` in this task, within `timeout` seconds.
+
+    A reply that comes later counts as none: what was to run after it does not run.
+    """
+    assert runtime.asynchronous is not None  # only an AsyncGuard gets here
+    monotonic, apply = runtime.clock.monotonic, runtime.asynchronous.apply
+    deadline = monotonic() + timeout
+    try:
+        op = next(flow)
+        while True:
+            failure = None
+            try:
+                async with asyncio.timeout(deadline - monotonic()):
+                    (reply,) = await apply((op,))
+            except Exception as error:  # noqa: BLE001 - whatever a store raises, its answer is missing
+                failure = unavailable(error)
+            if monotonic() > deadline:
+                _give_up(flow, _too_late(timeout))
+            op = flow.send(reply) if failure is None else flow.throw(failure)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]  # StopIteration is not generic
+
+
+def _give_up(flow: Generator[Op, Reply, object], failure: StoreUnavailable) -> None:
+    """Tell `flow` of a time-out until it gives up, too."""
+    while True:
+        flow.throw(failure)
