@@ -76,9 +76,8 @@ class Sound:
             return self.drop([each for each in expired if (each.namespace, each.id) not in self.disk.damaged][:limit])
 
     def drop(self, records: Sequence[Record]) -> int:
-        for record in records:
-            del self.disk.records._kept[record.namespace, record.id]
-        return len(records)
+        gone = [self.disk.records._kept.pop((record.namespace, record.id), None) for record in records]
+        return sum(kept is not None for kept in gone)
 
     def close(self) -> None:
         self.closed = True

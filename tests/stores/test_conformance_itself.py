@@ -3,17 +3,37 @@
 import inspect
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
+from hypothesis import Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
 
 from notwice.stores import port
 from notwice.testing import VirtualClock
 from notwice.testing.conformance import Engine, StoreCases
+from notwice.testing.conformance.histories import histories
+from notwice.testing.conformance.machine import store_machine
 from notwice.testing.conformance.promises import PromiseCases
-from tests.stores.broken import CAUGHT_BY, Disk, Sound
+from tests.stores.broken import (
+    CAUGHT_BY,
+    AcknowledgesBeforeItsCommit,
+    Disk,
+    ForgetsAField,
+    InsertsOverwrite,
+    KeepsAnOldField,
+    KeepsOldExpiry,
+    LostInsertSaysWon,
+    NeverStampsCreation,
+    NoFence,
+    PurgesWhatIsTerminal,
+    RepliesSorted,
+    Sound,
+    StampsOnce,
+)
 
 
-def engine_of(kind: type[Sound]) -> Engine:
+def engine_of(kind: type[Sound], history_length: int = 2) -> Engine:
     """An engine with stores of one kind, on one disk and one virtual clock."""
     clock = VirtualClock()
     disk = Disk(clock)
@@ -21,7 +41,7 @@ def engine_of(kind: type[Sound]) -> Engine:
         open=lambda: kind(disk),
         damage=lambda _, namespace, operation: disk.damaged.add((namespace, operation)),
         clock=clock,
-        history_length=2,
+        history_length=history_length,
     )
 
 
@@ -46,6 +66,34 @@ def test_a_broken_store_is_caught(kind: type[Sound], name: str) -> None:
     """P16, T19, T21, C28: a store that breaks a promise fails the case of that promise."""
     with pytest.raises((AssertionError, KeyError, pytest.fail.Exception)):
         case_runner(name, engine_of(kind))()
+
+
+SEEN_BY_HISTORIES = [
+    *(InsertsOverwrite, LostInsertSaysWon, NoFence, ForgetsAField, KeepsAnOldField, AcknowledgesBeforeItsCommit),
+    *(RepliesSorted, NeverStampsCreation, StampsOnce, KeepsOldExpiry, PurgesWhatIsTerminal),
+]
+
+
+@pytest.mark.parametrize("kind", SEEN_BY_HISTORIES, ids=lambda kind: kind.__name__)
+def test_short_histories_catch_it_too(kind: type[Sound]) -> None:
+    """P16: a fault that shows in one thread shows in some history of three steps."""
+    with pytest.raises((AssertionError, KeyError)):
+        case_runner("test_all_short_histories", engine_of(kind, history_length=3))()
+
+
+@pytest.mark.parametrize("kind", [NoFence, KeepsOldExpiry], ids=lambda kind: kind.__name__)
+def test_chosen_programs_catch_it_too(kind: type[Sound]) -> None:
+    """P16: the state machine of hypothesis passes a sound store and finds what is wrong with a broken one."""
+    once = settings(max_examples=60, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
+    run_state_machine_as_test(store_machine(lambda: nullcontext(engine_of(Sound))), settings=once)
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(store_machine(lambda: nullcontext(engine_of(kind))), settings=once)
+
+
+def test_there_are_as_many_histories_as_there_should_be() -> None:
+    """P16: all sequences of length 1 to 3 over 18 operations are 6,174."""
+    assert len(set(histories(3, timed=True))) == 18 + 18**2 + 18**3
+    assert len(set(histories(2, timed=False))) == 16 + 16**2
 
 
 def test_every_case_has_caught_something() -> None:

@@ -95,7 +95,7 @@ class AsyncEngine:
     damage: Callable[[Store, str, str], None] | None = None
     clock: VirtualClock | None = None
     cannot: Mapping[Inability, str] = field(default_factory=dict)
-    history_length: int = 2
+    history_length: int = 3
 
     @contextmanager
     def on_loop(self) -> Generator[Engine]:

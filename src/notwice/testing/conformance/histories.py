@@ -81,15 +81,15 @@ class History:
         """The next record of `name`. Its etag follows from the history, so that a history can be repeated."""
         self.steps += 1
         etag = hashlib.sha256(f"{self.namespace} {self.steps}".encode()).digest()[:16]
-        return new_record(name, namespace=self.namespace, state=state, etag=etag, **changes)
+        return new_record(name, namespace=self.namespace, state=state, etag=etag, **{"terms": _FOR_EVER, **changes})
 
 
 Step = Callable[[History], None]
 
 
 def _swap_batch(history: History) -> None:
-    record = history.record("b", State.FAILED, result=ANSWER)
-    history.apply(Insert(history.record("a", State.IN_PROGRESS)), Swap(record, history.etag("b")))
+    failure = Swap(history.record("b", State.FAILED, result=ANSWER), history.etag("b"))
+    history.apply(failure, Insert(history.record("a", State.IN_PROGRESS)))
 
 
 def _put(name: str, state: State, **changes: object) -> Step:
@@ -118,7 +118,7 @@ _PLAIN: dict[str, Step] = {
     "insert a finished": _put("a", State.COMPLETED, result=ANSWER, terms=_SHORT),
     "claim a": _move("a", State.IN_PROGRESS, attempt=2),
     "complete a": _move("a", State.COMPLETED, result=ANSWER, terms=_SHORT),
-    "complete a for ever": _move("a", State.COMPLETED, result=ANSWER, terms=_FOR_EVER),
+    "complete a for ever": _move("a", State.COMPLETED, result=ANSWER),
     "suspend a": _move("a", State.ACCEPTED, result=ANSWER, error="lost", silent_ms=5),
     "free a": _move("a", State.ACCEPTED, released=Released.AS_NEW, terms=_SHORT),
     "fail b": _move("b", State.FAILED, result=ANSWER, terms=_SHORT),
@@ -127,7 +127,7 @@ _PLAIN: dict[str, Step] = {
     "claim b by an etag of nobody": _move("b", State.IN_PROGRESS, by="nobody"),
     "get a": _look("a"),
     "get b": _look("b"),
-    "insert a and fail b": _swap_batch,
+    "fail b and insert a": _swap_batch,
     "purge": History.purge,
 }
 _TIMED: dict[str, Step] = {"wait 0.6 s": _wait(0.6), "wait 1.2 s": _wait(1.2)}
