@@ -1,0 +1,123 @@
+"""The ``notwice`` command. It needs nothing but the standard library, except for ``serve`` and ``demo``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from notwice import Guard, __version__
+from notwice.cli import commands
+from notwice.cli.arguments import FINE, REFUSED, UNAVAILABLE, USAGE, parser
+from notwice.cli.output import printable
+from notwice.errors import ForceRequired, InvalidKey, NotwiceError, StoreUnavailable
+from notwice.server import options
+from notwice.server.settings import Settings
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Carry out one command, and give its exit status; ``notwice --help`` lists what they mean."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["demo"]:
+        return _demo(words[1:])
+    try:
+        said = parser().parse_args(words)
+    except SystemExit as ended:  # after help, or a usage error that was told
+        return ended.code if isinstance(ended.code, int) else USAGE
+    try:
+        return _carry_out(said)
+    except BrokenPipeError:  # whoever read the list has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FINE
+
+
+def _carry_out(said: argparse.Namespace) -> int:
+    match said.command:
+        case "version":
+            print(__version__)
+            return FINE
+        case "serve":
+            return _serve(said)
+        case _:
+            return _on_a_store(said)
+
+
+def _on_a_store(said: argparse.Namespace) -> int:
+    try:
+        with _open(said.store or os.environ.get("NOTWICE_STORE")) as guard:
+            return commands.ON_A_STORE[said.command](guard, said)
+    except commands.Misused as error:
+        return _told(error, USAGE)
+    except commands.Refused as error:
+        return _told(error, REFUSED)
+    except (StoreUnavailable, OSError) as error:
+        return _told(error, UNAVAILABLE)
+    except ForceRequired as error:
+        return _told(f"{error} Say --force if you are sure.", REFUSED)
+    except InvalidKey as error:
+        return _told(error, USAGE)
+    except NotwiceError as error:
+        return _told(error, REFUSED)
+
+
+def _open(url: str | None) -> Guard:
+    """Open a store that is there. Looking at one must not make it."""
+    if not url:
+        raise commands.Misused("Which store? Say --store URL, like sqlite:///notwice.db, or set NOTWICE_STORE.")
+    scheme, colon, rest = url.partition(":")
+    if scheme == "memory":
+        raise commands.Misused("memory:// lives in the process that made it, so there is nothing to look at from here.")
+    if scheme == "sqlite" and colon:
+        path = Path(urlsplit(rest).path[1:])
+        if not path.exists():
+            raise StoreUnavailable(f"There is no store at {path}.")
+    try:
+        return Guard.open(url)
+    except ValueError as error:
+        raise commands.Misused(str(error)) from error
+
+
+def _serve(said: argparse.Namespace) -> int:
+    flags = {name: value for name, value in vars(said).items() if name != "command"}
+    try:
+        settings = options.read(Settings, flags, os.environ)
+        from notwice.server import app  # noqa: PLC0415 - it needs the extra
+
+        app.serve(
+            settings, announce=lambda url: print(f"notwice guards {settings.upstream.authority} at {url}", flush=True)
+        )
+    except options.SettingsError as error:
+        return _told(error, USAGE)
+    except ModuleNotFoundError as error:
+        return _missing("serve", error)
+    except (StoreUnavailable, OSError) as error:
+        return _told(error, UNAVAILABLE)
+    except KeyboardInterrupt:
+        pass
+    return FINE
+
+
+def _demo(words: list[str]) -> int:
+    try:
+        from notwice import demo  # noqa: PLC0415 - it needs the extra
+
+        return demo.main(words)
+    except ModuleNotFoundError as error:
+        return _missing("demo", error)
+
+
+def _missing(command: str, error: ModuleNotFoundError) -> int:
+    """Name the extra to install; a missing part of notwice itself is another matter."""
+    if (error.name or "").partition(".")[0] == "notwice":
+        raise error
+    return _told(f"`notwice {command}` needs {error.name}: pip install 'notwice[server]'", USAGE)
+
+
+def _told(what: object, status: int) -> int:
+    print("\n".join(printable(line) for line in str(what).splitlines()), file=sys.stderr)
+    return status

@@ -1,0 +1,221 @@
+"""What can be said on the command line."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import getpass
+import re
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from notwice.model import State
+from notwice.server.durations import parse_duration
+from notwice.server.options import add_flags
+from notwice.server.settings import Settings
+
+FINE, REFUSED, USAGE, UNAVAILABLE = 0, 1, 2, 3
+JSON = "application/json"
+
+STATUSES = f"""\
+exit status:
+  {FINE}  it worked
+  {REFUSED}  nothing was found, or it was refused; nothing changed
+  {USAGE}  the command line or an option is wrong
+  {UNAVAILABLE}  the store is not there or does not answer
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser without abbreviations that suggests what an unknown option may have meant."""
+
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - whatever argparse takes
+        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(allow_abbrev=False, **options)
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]  # noqa: ANN401 - as argparse has it
+        """Parse, and refuse what is not known at once, while it is known what is."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(self._sentence(unknown[0]))
+        return found, unknown
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, and where help is."""
+        self.exit(USAGE, f"{self.prog}: {message}\nTry '{self.prog} --help'.\n")
+
+    def _sentence(self, word: str) -> str:
+        name = word.split("=", maxsplit=1)[0]
+        if not name.startswith("-"):
+            return f"{word!r} is one word too many"
+        close = difflib.get_close_matches(name, self._option_string_actions, n=1)
+        return f"there is no option {name}" + (f"; did you mean {close[0]}?" if close else "")
+
+
+def parser() -> Parser:
+    """Make the parser of all commands."""
+    top = Parser(
+        prog="notwice",
+        description="The guard that makes any side effect safe to retry.",
+        epilog=STATUSES + "\nThe store of every command is --store URL or the variable NOTWICE_STORE.",
+    )
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for add in (_serve, _demo, _ls, _show, _resolve, _release, _purge, _version):
+        add(commands)
+    return top
+
+
+Commands = Any  # argparse gives the type of its sub-commands no public name
+
+
+def _serve(commands: Commands) -> None:
+    serve = commands.add_parser(
+        "serve",
+        help="stand as a guard in front of an HTTP service",
+        description="Stand as a guard in front of an HTTP service in any language.\n\n"
+        "Each option can also be given as a variable (NOTWICE_UPSTREAM for --upstream) or in a TOML file\n"
+        '(upstream = "..."). A flag wins over a variable, and that over the file. The secret that signs\n'
+        "tokens has no flag: give NOTWICE_JWT_SECRET or --jwt-secret-file.",
+        epilog=STATUSES,
+    )
+    add_flags(serve, Settings)
+
+
+def _demo(commands: Commands) -> None:
+    commands.add_parser("demo", help="see it work: a payments service, a storm of retries, kills", add_help=False)
+
+
+def _ls(commands: Commands) -> None:
+    ls = commands.add_parser(
+        "ls", help="list the operations in a store", description="List operations, oldest first.", epilog=STATUSES
+    )
+    _store(ls)
+    ls.add_argument("--unresolved", action="store_true", help="only those of unknown outcome that nobody works on")
+    ls.add_argument("--state", choices=[*State], help="only those in this state")
+    ls.add_argument("--scope", metavar="PREFIX", help="only those whose scope starts like this")
+    ls.add_argument("--namespace", metavar="NAME", help="only those of this namespace (default: all)")
+    ls.add_argument("--older-than", metavar="DURATION", type=_duration, help="only those not written since: 90, 1m, 2h")
+    ls.add_argument("--limit", metavar="N", type=_count, help="at most so many")
+    ls.add_argument("--json", action="store_true", help="one JSON object a line")
+    ls.add_argument("--reveal", action="store_true", help="show keys and bodies")
+
+
+def _show(commands: Commands) -> None:
+    show = commands.add_parser(
+        "show", help="show one operation and its audit trail", description="Show one operation.", epilog=STATUSES
+    )
+    _store(show)
+    _which(show)
+    show.add_argument("--json", action="store_true", help="as one JSON object")
+    show.add_argument("--reveal", action="store_true", help="show the key, the steps' results and the body")
+
+
+def _resolve(commands: Commands) -> None:
+    resolve = commands.add_parser(
+        "resolve",
+        help="finish an unresolved operation as you found it to be",
+        description="Finish an unresolved operation as you found it to be. Each duplicate is then given this answer.",
+        epilog=STATUSES,
+    )
+    _store(resolve)
+    _which(resolve)
+    how = resolve.add_mutually_exclusive_group(required=True)
+    how.add_argument("--completed", action="store_true", help="the effect happened")
+    how.add_argument("--failed", action="store_true", help="it was refused for good, and did not happen")
+    answer = resolve.add_mutually_exclusive_group(required=True)
+    answer.add_argument("--result", metavar="JSON", help="the value that duplicates get (a guarded function)")
+    answer.add_argument("--status", metavar="N", type=_status, help="the HTTP status that they get (a guarded request)")
+    resolve.add_argument("--body", metavar="TEXT|@FILE", help="with --status: the body that they get (default: none)")
+    resolve.add_argument("--content-type", metavar="TYPE", default=JSON, help="with --body (default: %(default)s)")
+    _operator(resolve)
+
+
+def _release(commands: Commands) -> None:
+    release = commands.add_parser(
+        "release",
+        help="free an unresolved operation to run again",
+        description="Free an unresolved operation, so that the same request runs again.\n\n"
+        "Make sure first that the effect did not happen. A paused owner may still act after it.",
+        epilog=STATUSES,
+    )
+    _store(release)
+    _which(release)
+    release.add_argument("--from-start", action="store_true", help="forget the steps that are done")
+    release.add_argument(
+        "--new-downstream-key", action="store_true", help="so that the next system does not take it for a repetition"
+    )
+    _operator(release)
+
+
+def _purge(commands: Commands) -> None:
+    purge = commands.add_parser(
+        "purge",
+        help="drop the records whose time is over",
+        description="Drop the records whose time is over. An unfinished operation is never dropped.",
+        epilog=STATUSES,
+    )
+    _store(purge)
+    purge.add_argument("--limit", metavar="N", type=_count, help="at most so many (default: all, in small steps)")
+
+
+def _version(commands: Commands) -> None:
+    commands.add_parser("version", help="say which release this is", epilog=STATUSES)
+
+
+def _store(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--store", metavar="URL", help="the store, like sqlite:///notwice.db (or NOTWICE_STORE)")
+
+
+def _which(command: argparse.ArgumentParser) -> None:
+    command.add_argument("operation", nargs="?", metavar="OPERATION", help="its id, idem_...; or say --scope and --key")
+    command.add_argument("--scope", metavar="TEXT", help="with --key: the scope as `show` and `ls` give it")
+    command.add_argument("--key", metavar="TEXT", help="with --scope: the caller's key")
+    command.add_argument("--namespace", metavar="NAME", help="needed if several namespaces have this operation")
+
+
+def _operator(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--why", metavar="TEXT", type=_said, required=True, help="the reason; stays in the record")
+    command.add_argument(
+        "--who", metavar="NAME", type=_said, default=_user(), help="who does it (default: %(default)s)"
+    )
+    command.add_argument("--etag", metavar="HEX", type=_etag, help="refuse if it is not the record that `show` showed")
+    command.add_argument("--force", action="store_true", help="even if an owner is at work, or it is finished")
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a user without a name
+        return ""
+
+
+def _said(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("it must say something")
+    return text
+
+
+def _duration(text: str) -> float:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch(r"[1-9]\d{0,17}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 on")
+    return int(text)
+
+
+def _status(text: str) -> int:
+    if not re.fullmatch(r"[2-5]\d\d", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no HTTP status from 200 to 599")
+    return int(text)
+
+
+def _etag(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no etag; copy it from `show`") from error
