@@ -83,7 +83,8 @@ class Waitless(ast.NodeTransformer):
                 test=ast.Call(func=ast.Name(id="isawaitable")), body=[ast.Assign(value=ast.Await())], orelse=[]
             ):
                 return None  # a function of the caller's may wait, too
-        return self.generic_visit(node)
+            case _:
+                return self.generic_visit(node)
 
     def visit_Await(self, node: ast.Await) -> ast.AST:
         return self.seen(node.value)
