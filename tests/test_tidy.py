@@ -22,7 +22,7 @@ VALUES = {"problems", "model", "errors"}
 PURE_PARTS = VALUES | {"policy", "identity", "fingerprint", "canonical", "canonical_json", "codec", "results"}
 RULES = PURE_PARTS | {"core", "flows"}
 LOOPS = RULES | {"observe", "waiting", "heart", "runtime", "stores.port"}
-FACES = LOOPS | {"operation", "decorate", "guard_base", "recovery", "guard", "stores"}
+FACES = LOOPS | {"operation", "decorate", "guard_base", "recovery", "guard", "async_guard", "stores"}
 DOORS = FACES | {"http", ""}
 
 LAYERS: dict[str, set[str]] = {
@@ -46,8 +46,9 @@ LAYERS: dict[str, set[str]] = {
     "operation": LOOPS,
     "decorate": LOOPS | {"operation"},
     "guard_base": LOOPS | {"operation", "decorate"},
-    "recovery": FACES - {"guard"},
+    "recovery": FACES - {"guard", "async_guard"},
     "guard": FACES,
+    "async_guard": FACES,
     "stores": VALUES | {"codec"},
     "stores.port": VALUES,
     "http": FACES,

@@ -1,5 +1,6 @@
 """notwice makes any side effect safe to retry: it runs once per idempotency key, and every duplicate gets the answer."""
 
+from notwice.async_guard import AsyncGuard
 from notwice.errors import (
     ContentionError,
     EncodingError,
@@ -18,7 +19,7 @@ from notwice.errors import (
     StoreUnavailable,
     UnsupportedRecord,
 )
-from notwice.guard import AsyncGuard, Guard
+from notwice.guard import Guard
 from notwice.guard_base import Done
 from notwice.identity import business_key, business_key_of
 from notwice.model import (

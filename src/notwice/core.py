@@ -227,8 +227,8 @@ BEGIN: Final[tuple[Callable[[Situation], Decision | None], ...]] = (
 """The rules of begin for a record that can be read. The first that has an answer decides; the last always has one."""
 
 
-def settle(ask: Ask, reply: Reply, sent: Container[bytes], orphaned: Container[bytes] = ()) -> Decision:
-    """Decide what a begin does after `reply`. `sent`: the etags that it sent; `orphaned`: those on the process's list."""
+def settle(ask: Ask, reply: Reply, sent: Container[bytes], *, orphaned: Container[bytes] = ()) -> Decision:
+    """Decide what a begin does after `reply`. `sent`: the etags it sent; `orphaned`: those on the process's list."""
     record = reply.record
     if record is None:  # rule 1
         return Replace(None)

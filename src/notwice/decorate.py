@@ -35,7 +35,7 @@ class Target:
         asynchronous: bool,
     ) -> None:
         self._wrap: type | None = type(function) if isinstance(function, staticmethod | classmethod) else None
-        self.function: Callable[..., Any] = cast("Any", function).__func__ if self._wrap else function
+        self.function = cast("Callable[..., Any]", cast("Any", function).__func__ if self._wrap else function)
         _check_kind(self.function, asynchronous=asynchronous)
         self._scope = scope
         self._key = key

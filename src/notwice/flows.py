@@ -121,7 +121,7 @@ def begin(
                 op = send(Insert(op.record._replace(etag=new_etag())), Claim(created=True))
             continue
         reads += 1
-        decision = _settle(ask, reply, sent, orphans)
+        decision = _settle(ask, reply, sent, orphans=orphans)
         if isinstance(decision, core.Own):
             return _owned(decision.record, sent, records)
         _answered(op, reply, sent)
@@ -147,9 +147,9 @@ def begin(
     raise ContentionError(message)
 
 
-def _settle(ask: Ask, reply: Reply, sent: Sent, orphans: Orphans) -> core.Decision:
+def _settle(ask: Ask, reply: Reply, sent: Sent, *, orphans: Orphans) -> core.Decision:
     """Decide, and take an orphaned etag off the list where that is the decision; who comes too late decides again."""
-    decision = core.settle(ask, reply, sent, orphans.of(ask.namespace, ask.id))
+    decision = core.settle(ask, reply, sent, orphaned=orphans.of(ask.namespace, ask.id))
     if not isinstance(decision, core.Adopt):
         return decision
     claim = orphans.take(ask.namespace, ask.id, decision.record.etag)
@@ -260,16 +260,20 @@ def operate(
         message = f"operation {view.record.id} is {state}; only force=True changes it. Nothing changed."
         raise ForceRequired(message)
     target = change(shown, new_etag())
-    for tries_left in reversed(range(core.SENDS_MAX)):
-        try:
-            found = view_of((yield Swap(target, view.record.etag)))
-            break
-        except StoreUnavailable:
-            if not tries_left:
-                raise
+    found = view_of((yield from _resent(Swap(target, view.record.etag))))
     if found is None or found.record.etag != target.etag:
         raise _changed(view)
     return found
+
+
+def _resent(swap: Swap) -> Generator[Op, Reply, Reply]:
+    """Send one swap until it is answered, within `SENDS_MAX`: an identical one does no harm."""
+    for _ in range(core.SENDS_MAX - 1):
+        try:
+            return (yield swap)
+        except StoreUnavailable:
+            continue
+    return (yield swap)
 
 
 def _changed(view: RecordView) -> RecordChanged:

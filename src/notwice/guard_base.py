@@ -49,6 +49,9 @@ class Absent(Enum):
 ABSENT: Final = Absent.ABSENT
 
 
+DEFAULT_POLICY: Final = Policy()
+
+
 class Done(NamedTuple):
     """What `call` ended in: the value, whether it is a replay, and the operation id."""
 

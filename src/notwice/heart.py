@@ -53,7 +53,7 @@ def drive_together(
     ended: dict[int, _R | NotwiceError] = {}
     asks: dict[int, Op] = {}
     for index, flow in enumerate(running):
-        _step(partial(next, flow), index, asks, ended)
+        _step(partial(next, flow), index, asks=asks, ended=ended)
     while asks:
         batch = _distinct(asks)
         for index in batch:
@@ -65,11 +65,11 @@ def drive_together(
         for index, reply in zip(batch, replies, strict=True):
             flow = running[index]
             advance = partial(flow.throw, reply) if isinstance(reply, StoreUnavailable) else partial(flow.send, reply)
-            _step(advance, index, asks, ended)
+            _step(advance, index, asks=asks, ended=ended)
     return [ended[index] for index in range(len(running))]
 
 
-def _step(advance: Callable[[], Op], index: int, asks: dict[int, Op], ended: dict[int, Any]) -> None:
+def _step(advance: Callable[[], Op], index: int, *, asks: dict[int, Op], ended: dict[int, Any]) -> None:
     try:
         asks[index] = advance()
     except StopIteration as stop:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from functools import partial
 from types import TracebackType
 from typing import Final, NamedTuple, Self
@@ -82,6 +82,11 @@ class OperationBase:
         self.run_until = runtime.clock.monotonic() + policy.run_max_seconds
         if guarded:
             runtime.heart.add(self)
+
+    @property
+    def policy(self) -> Policy:
+        """The policy that this attempt was begun with."""
+        return self._policy
 
     @property
     def namespace(self) -> str:
@@ -250,7 +255,7 @@ class OperationBase:
             self.on_end()
 
     @contextlib.contextmanager
-    def current(self) -> Iterator[None]:
+    def current(self) -> Generator[None, None, None]:
         """Make this the `current_operation`, without ending it at the end."""
         token = _CURRENT.set(self)  # type: ignore[arg-type]  # one of the two faces
         try:

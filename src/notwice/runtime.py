@@ -82,14 +82,14 @@ def drive(flow: Generator[Op, Reply, _R], runtime: Runtime, timeout: float) -> _
     try:
         op = next(flow)
         while True:
-            failure = None
+            answer: Reply | StoreUnavailable
             try:
-                (reply,) = apply((op,))
+                (answer,) = apply((op,))
             except Exception as error:  # noqa: BLE001 - whatever a store raises, its answer is missing
-                failure = unavailable(error)
+                answer = unavailable(error)
             if monotonic() > deadline:
                 _give_up(flow, _too_late(timeout))
-            op = flow.send(reply) if failure is None else flow.throw(failure)
+            op = flow.throw(answer) if isinstance(answer, StoreUnavailable) else flow.send(answer)
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]  # StopIteration is not generic
 
@@ -105,15 +105,15 @@ async def drive_async(flow: Generator[Op, Reply, _R], runtime: Runtime, timeout:
     try:
         op = next(flow)
         while True:
-            failure = None
+            answer: Reply | StoreUnavailable
             try:
                 async with asyncio.timeout(deadline - monotonic()):
-                    (reply,) = await apply((op,))
+                    (answer,) = await apply((op,))
             except Exception as error:  # noqa: BLE001 - whatever a store raises, its answer is missing
-                failure = unavailable(error)
+                answer = unavailable(error)
             if monotonic() > deadline:
                 _give_up(flow, _too_late(timeout))
-            op = flow.send(reply) if failure is None else flow.throw(failure)
+            op = flow.throw(answer) if isinstance(answer, StoreUnavailable) else flow.send(answer)
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]  # StopIteration is not generic
 

@@ -1,0 +1,382 @@
+"""`AsyncGuard`: the guard for event loops, method by method the same as `Guard`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from functools import partial
+from inspect import isawaitable, iscoroutinefunction
+from typing import Any, Final, ParamSpec, Self, TypeVar, cast
+
+from notwice import core, flows
+from notwice.core import Ask
+from notwice.decorate import Target
+from notwice.errors import EncodingError, NotwiceError, OwnershipLost, StoreUnavailable
+from notwice.flows import OperatorChange, Ownership, Sent
+from notwice.guard_base import ABSENT, DEFAULT_POLICY, Done, GuardBase, Key, RequestPrint, Scope, reconciled, seen
+from notwice.heart import unavailable
+from notwice.model import (
+    Fingerprint,
+    InProgress,
+    Mismatch,
+    Query,
+    RecordView,
+    Replay,
+    State,
+    Unreadable,
+    Unresolved,
+)
+from notwice.observe import Event, Observer, SilentObserver
+from notwice.operation import AsyncOperation
+from notwice.policy import Applied, Duration, Policy, milliseconds, seconds
+from notwice.results import decode_result
+from notwice.runtime import Runtime, drive_async, new_etag
+from notwice.stores import open_async_store
+from notwice.stores.batching import Batching
+from notwice.stores.port import AsyncStore, Store
+from notwice.waiting import Backoff, Clock
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+_P = ParamSpec("_P")
+
+
+class AsyncGuard(GuardBase):
+    """Makes side effects safe to retry, for event loops. Any number of loops, tasks and threads may share one.
+
+    It may be made before a fork: connections and threads start at first use in each process. What survives a crash is
+    what the store keeps: an operation that was begun is found again as unresolved, and its stored policy applies.
+    """
+
+    _asynchronous: Final = True
+
+    def __init__(
+        self,
+        store: AsyncStore | Store,
+        *,
+        policy: Policy = DEFAULT_POLICY,
+        namespace: str = "",
+        observer: Observer | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        faces = _asynchronous(store)
+        runtime = Runtime(faces.blocking, observer=observer or SilentObserver(), clock=clock, asynchronous=faces)
+        super().__init__(runtime, policy, namespace)
+
+    @property
+    def _store(self) -> AsyncStore:
+        faces = self._runtime.asynchronous
+        assert faces is not None  # made in __init__
+        return faces
+
+    @classmethod
+    def open(
+        cls, url: str, *, policy: Policy = DEFAULT_POLICY, namespace: str = "", observer: Observer | None = None
+    ) -> Self:
+        """A guard on the store at `url`: ``sqlite:///payments.db``, ``memory://``. It is not awaited.
+
+        Raises `ValueError` for a URL that names no known store, with a suggestion.
+        """
+        return cls(open_async_store(url), policy=policy, namespace=namespace, observer=observer)
+
+    async def begin(
+        self,
+        scope: Scope,
+        key: Key,
+        *,
+        request: object = ABSENT,
+        fingerprint: Fingerprint | RequestPrint | None = None,
+        policy: Policy | None = None,
+        namespace: str | None = None,
+    ) -> AsyncOperation | Replay | InProgress | Unresolved | Mismatch:
+        """Claim an operation, or say why it is not yours to run.
+
+        `scope` and `key` are text, or tuples of stable parts. `request` is what a duplicate must repeat; leave it out
+        to compare nothing. `fingerprint` is a ready one in its place. With ``Policy.wait`` a duplicate of a running
+        operation waits for its answer, and then begins again.
+
+        Gives an `AsyncOperation` (run it, and end it), a `Replay` of the first answer, `InProgress`, `Unresolved` or
+        `Mismatch`. Raises `StoreUnavailable`, `ContentionError` or `UnsupportedRecord` (nothing may run), `InvalidKey`
+        or `EncodingError` (nothing was stored).
+        """
+        policy = policy or self._policy
+        ask = self._asking(scope, key, request=request, fingerprint=fingerprint, policy=policy, namespace=namespace)
+        outcome = await self._claim(ask, policy)
+        if isinstance(outcome, InProgress) and policy.wait_seconds:
+            outcome = await self._wait(ask, policy, outcome)
+        if not isinstance(outcome, AsyncOperation):
+            self._tell_outcome(outcome)
+        return outcome
+
+    async def call(
+        self,
+        function: Callable[[], Awaitable[_T]],
+        *,
+        scope: Scope,
+        key: Key,
+        request: object = ABSENT,
+        policy: Policy | None = None,
+        namespace: str | None = None,
+    ) -> Done:
+        """Run `function` once for (scope, key), and give its value and whether it is a replay.
+
+        The function takes no arguments and finds its operation by `current_operation`. What it raises is raised to
+        this caller; whether the key is free, failed or unresolved then says the policy. If the value can't be stored,
+        the caller still gets it. Raises `OperationInProgress`, `OperationUnresolved`, `RequestMismatch` and
+        `RecordedFailure` to duplicates, and what `begin` raises.
+        """
+        policy = policy or self._policy
+        outcome = await self.begin(scope, key, request=request, policy=policy, namespace=namespace)
+        if not isinstance(outcome, AsyncOperation):
+            return self._answer(outcome)
+        async with outcome as operation:
+            value = await function()
+            return await self._finish(operation, value, policy)
+
+    async def run(
+        self,
+        function: Callable[[], Awaitable[_T]],
+        *,
+        scope: Scope,
+        key: Key,
+        request: object = ABSENT,
+        policy: Policy | None = None,
+        namespace: str | None = None,
+    ) -> _T:
+        """Run `function` once for (scope, key), and give its value, or the first run's. Raises what `call` raises."""
+        done = await self.call(function, scope=scope, key=key, request=request, policy=policy, namespace=namespace)
+        return cast("_T", done.result)
+
+    def idempotent(
+        self,
+        *,
+        scope: str | Callable[..., Scope],
+        key: str | Callable[..., Key],
+        request: Callable[..., object] | None = None,
+        policy: Policy | None = None,
+        shared_scope: bool = False,
+    ) -> Callable[[Callable[_P, Awaitable[_R]]], Callable[_P, Coroutine[Any, Any, _R]]]:
+        """Guard a coroutine function or method: ``@guard.idempotent(scope="refund:{order_id}", key="{key}")``.
+
+        `scope` and `key` are templates over the call's arguments, or functions of them. The request is all bound
+        arguments but ``self`` and ``cls``, or what `request` makes of them. Raises `TypeError` for what can't be
+        guarded (plain functions, generators, classes), and `ValueError` for a scope template of another function,
+        unless `shared_scope`. Calls raise what `call` raises.
+        """
+
+        def decorate(function: Callable[_P, Awaitable[_R]]) -> Callable[_P, Coroutine[Any, Any, _R]]:
+            target = Target(function, scope=scope, key=key, request=request, asynchronous=self._asynchronous)
+            target.register(self._runtime.scopes, shared=shared_scope)
+
+            async def guarded(*args: _P.args, **options: _P.kwargs) -> _R:
+                named = target.name(args, options)
+                value: _R = await self.run(
+                    lambda: target.function(*args, **options),
+                    scope=named.scope,
+                    key=named.key,
+                    request=named.request,
+                    policy=policy,
+                )
+                return value
+
+            return target.dress(guarded)
+
+        return decorate
+
+    async def lookup(self, scope: Scope, key: Key, *, namespace: str | None = None) -> RecordView | None:
+        """What is stored of an operation, ``None`` if absent; `StoreUnavailable` and `UnsupportedRecord` are raised."""
+        flow = flows.look(*self._place(scope, key, namespace))
+        return await drive_async(flow, self._runtime, self._policy.store_timeout_seconds)
+
+    async def operations(
+        self,
+        *,
+        state: State | str | None = None,
+        unresolved: bool | None = None,
+        scope_prefix: str | None = None,
+        older_than: Duration | None = None,
+        operation: str | None = None,
+        all_namespaces: bool = False,
+    ) -> AsyncIterator[RecordView | Unreadable]:
+        """The operations that are kept, oldest first, with those that this release can't read.
+
+        `older_than` is the time since a record was last written, in seconds or as a timedelta. Raises
+        `StoreUnavailable`.
+        """
+        query = Query(
+            states=None if state is None else frozenset({State(state)}),
+            older_than_ms=None if older_than is None else milliseconds(seconds("older_than", older_than, zero=True)),
+            unresolved=unresolved,
+            scope_prefix=scope_prefix,
+            operation=operation,
+            namespace=None if all_namespaces else self._namespace,
+        )
+        while True:
+            page = await self._asked(partial(self._store.scan, query))
+            for item in page.items:
+                yield item
+            if page.cursor is None:
+                return
+            query = query._replace(cursor=page.cursor)
+
+    async def resolve(
+        self,
+        view: RecordView,
+        result: object = ABSENT,
+        *,
+        failed: object = ABSENT,
+        who: str,
+        why: str,
+        force: bool = False,
+    ) -> RecordView:
+        """Finish an unresolved operation as a person found it to be: with `result`, or with the refusal `failed`.
+
+        `view` is the record that the person was shown. `who` and `why` stay in it. Raises `RecordChanged` if it is
+        another by now, and `ForceRequired` for a live or finished one without `force`; nothing changed then.
+        """
+        change = self._resolving(result, failed, who=who, why=why)
+        return await self._operate("resolved", view, change, who=who, force=force)
+
+    async def release(
+        self,
+        view: RecordView,
+        *,
+        who: str,
+        why: str,
+        force: bool = False,
+        from_start: bool = False,
+        new_downstream_key: bool = False,
+    ) -> RecordView:
+        """Free an unresolved operation to run again, for the same request. A paused owner may still act after it.
+
+        `from_start` drops the steps that are done; `new_downstream_key` gives the next system new keys, so that it
+        will not take the next attempt for a repetition. Raises what `resolve` raises.
+        """
+        change = self._releasing(who=who, why=why, from_start=from_start, new_downstream_key=new_downstream_key)
+        return await self._operate("released", view, change, who=who, force=force)
+
+    async def purge(self, limit: int = 1000) -> int:
+        """Drop up to `limit` expired records, and say how many went. Raises `StoreUnavailable`."""
+        return await self._asked(partial(self._store.purge, limit))
+
+    async def close(self) -> None:
+        """Close the store. Operations that are still open lapse, and show as unresolved."""
+        await self._store.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _claim(self, ask: Ask, policy: Policy) -> AsyncOperation | Replay | InProgress | Unresolved | Mismatch:
+        sent: Sent = {}
+        flow = flows.begin(ask, sent, orphans=self._runtime.unanswered, new_etag=new_etag)
+        try:
+            outcome = await drive_async(flow, self._runtime, policy.store_timeout_seconds)
+        except BaseException as error:
+            unguarded = self._left_behind(ask, sent, error, policy=policy)
+            if unguarded is None:
+                raise
+            return AsyncOperation(self._runtime, unguarded, policy, guarded=False)
+        if sent:
+            self._left_behind(ask, sent, None, policy=policy)
+        if not isinstance(outcome, Ownership):
+            return outcome
+        self._tell_claim(outcome)
+        operation = AsyncOperation(self._runtime, outcome, policy)
+        return await self._reconcile(operation, policy) if outcome.claim.asks else operation
+
+    async def _wait(
+        self, ask: Ask, policy: Policy, outcome: InProgress
+    ) -> AsyncOperation | Replay | InProgress | Unresolved | Mismatch:
+        event, place = asyncio.Event(), (ask.namespace, ask.id)
+        wake = partial(_set, asyncio.get_running_loop(), event)
+        backoff = Backoff(self._runtime.clock, policy.wait_seconds)
+        found: AsyncOperation | Replay | InProgress | Unresolved | Mismatch = outcome
+        self._runtime.waiters.add(place, wake)
+        try:
+            while isinstance(found, InProgress) and (pause := backoff.next()) is not None:
+                await self._runtime.clock.wait_async(event, pause)
+                event.clear()
+                found = await self._claim(ask, policy)
+        finally:
+            self._runtime.waiters.remove(place, wake)
+        return found
+
+    async def _reconcile(
+        self, operation: AsyncOperation, policy: Policy
+    ) -> AsyncOperation | Replay | InProgress | Unresolved | Mismatch:
+        """Ask what became of the effect of an earlier attempt, and do what the answer says."""
+        function = policy.recovery.function
+        assert function is not None  # only who has one is told to ask
+        try:
+            with operation.current():
+                answer = function(operation)
+                if isawaitable(answer):
+                    answer = await answer
+        except Exception as error:  # noqa: BLE001 - whatever it raises, the outcome stays unknown
+            answer = error
+        except BaseException:
+            await operation.put_back("reconcile was interrupted")
+            raise
+        try:
+            match reconciled(answer, may_run=core.may_run(operation.own.record, policy.terms)):
+                case Applied(result):
+                    await operation.complete(result)
+                    return Replay(seen(operation), decode_result)
+                case str(unknown):
+                    await operation.put_back(unknown)
+                    return Unresolved(seen(operation))
+                case None:
+                    await operation.start()
+                    return operation
+        except OwnershipLost as error:
+            return self._duplicate_of(error.view, operation.operation, policy)
+
+    async def _finish(self, operation: AsyncOperation, value: object, policy: Policy) -> Done:
+        try:
+            await operation.complete(value)
+        except StoreUnavailable:
+            pass  # it is repeated behind the caller, who gets the value
+        except EncodingError as error:
+            self._runtime.tell(Event("result_omitted", operation.operation, operation.namespace, detail=str(error)))
+            with contextlib.suppress(StoreUnavailable):
+                await operation.omit()
+        except OwnershipLost as error:
+            self._tell_lost(operation, value)
+            view = error.view or await self.lookup(operation.scope, operation.key, namespace=operation.namespace)
+            return self._answer(self._duplicate_of(view, operation.operation, policy))
+        return Done(value, replayed=False, operation=operation.operation)
+
+    async def _operate(
+        self, event: str, view: RecordView, change: OperatorChange, *, who: str, force: bool
+    ) -> RecordView:
+        flow = flows.operate(view, change, force=force, new_etag=new_etag)
+        found = await drive_async(flow, self._runtime, self._policy.store_timeout_seconds)
+        self._tell_operator(event, found, who)
+        return found
+
+    async def _asked(self, ask: Callable[[], Awaitable[_T]]) -> _T:
+        try:
+            return await ask()
+        except NotwiceError:
+            raise
+        except Exception as error:
+            raise unavailable(error) from error
+
+
+def _asynchronous(store: AsyncStore | Store) -> AsyncStore:
+    """The face of `store` for event loops: its own, or that of a worker thread which shares commits."""
+    if iscoroutinefunction(store.apply):
+        return cast("AsyncStore", store)
+    blocking = cast("Store", store)
+    own: AsyncStore | None = getattr(blocking, "asynchronous", None)
+    return Batching(blocking).asynchronous if own is None else own
+
+
+def _set(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+    """Set an event of `loop` from any thread."""
+    with contextlib.suppress(RuntimeError):  # that loop has been closed, and nobody waits in it
+        loop.call_soon_threadsafe(event.set)
