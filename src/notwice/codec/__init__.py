@@ -1,0 +1,7 @@
+"""Results and records as bytes: lossless, tagged, and never by running what the bytes say."""
+
+from notwice.codec.annotations import check_encodable
+from notwice.codec.records import RECORD_FORMAT, decode_record, encode_record
+from notwice.codec.values import decode_value, encode_value
+
+__all__ = ["RECORD_FORMAT", "check_encodable", "decode_record", "decode_value", "encode_record", "encode_value"]
