@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from notwice import Guard, __version__
 from notwice.cli import commands
@@ -16,6 +15,7 @@ from notwice.cli.output import printable
 from notwice.errors import ForceRequired, InvalidKey, NotwiceError, StoreUnavailable
 from notwice.server import options
 from notwice.server.settings import Settings
+from notwice.stores.urls import parsed
 
 __all__ = ["main"]
 
@@ -69,14 +69,14 @@ def _open(url: str | None) -> Guard:
     """Open a store that is there. Looking at one must not make it."""
     if not url:
         raise commands.Misused("Which store? Say --store URL, like sqlite:///notwice.db, or set NOTWICE_STORE.")
-    scheme, colon, rest = url.partition(":")
-    if scheme == "memory":
-        raise commands.Misused("memory:// lives in the process that made it, so there is nothing to look at from here.")
-    if scheme == "sqlite" and colon:
-        path = Path(urlsplit(rest).path[1:])
-        if not path.exists():
-            raise StoreUnavailable(f"There is no store at {path}.")
     try:
+        place = parsed(url)
+        if place.scheme == "memory":
+            raise commands.Misused(
+                "memory:// lives in the process that made it: there is nothing to look at from here."
+            )
+        if place.scheme == "sqlite" and not Path(place.path[1:]).exists():
+            raise StoreUnavailable(f"There is no store at {place.path[1:]}.")
         return Guard.open(url)
     except ValueError as error:
         raise commands.Misused(str(error)) from error

@@ -29,7 +29,7 @@ from notwice.http import HttpPolicy
 from notwice.http.asgi import IdempotencyMiddleware
 from notwice.observe import LogObserver
 from notwice.server.edge import Edge
-from notwice.server.health import Health
+from notwice.server.health import PROBE, Health
 from notwice.server.kinds import Address
 from notwice.server.options import SettingsError
 from notwice.server.principals import principal_of
@@ -52,14 +52,13 @@ class Gateway:
 def compose(settings: Settings) -> Gateway:
     """Put a gateway together. Nothing is opened before the first request.
 
-    Raises `SettingsError` where options are not usable, and what `AsyncGuard.open` raises.
+    Raises `SettingsError` where options are not usable.
     """
     try:
         http_policy = http_policy_of(settings)
-        policy = policy_of(settings)
+        guard = AsyncGuard.open(settings.store, policy=policy_of(settings), observer=LogObserver())
     except (TypeError, ValueError) as error:
         raise SettingsError([f"{error}."]) from error
-    guard = AsyncGuard.open(settings.store, policy=policy, observer=LogObserver())
     upstream = Upstream(settings)
     guarded = IdempotencyMiddleware(Proxy(settings, upstream), guard=guard, http_policy=http_policy)
     healthy = Health(guarded, path=settings.health_path, guard=guard, upstream=upstream)
@@ -95,7 +94,8 @@ def http_policy_of(settings: Settings) -> HttpPolicy:
 def serve(settings: Settings, *, announce: Callable[[str], None]) -> None:
     """Run the gateway until it is told to stop. `announce` is given its address once it accepts connections.
 
-    Raises `SettingsError` or `OSError` if it can't start, and what `AsyncGuard.open` raises.
+    Raises `SettingsError` or `OSError` if it can't start, and `StoreUnavailable` if its store does not answer then. A
+    store that goes away later is waited for: guarded requests are refused meanwhile.
     """
     _log_to_stderr(settings.log_level)
     with _listener(settings.listen) as listener:
@@ -107,9 +107,10 @@ async def _serve(
 ) -> None:
     server = _Server(_uvicorn_config(gateway.app, settings), lambda: announce(_url(listener)))
     try:
+        await gateway.guard.lookup(*PROBE)
         await server.serve(sockets=[listener])
     finally:
-        await server.cancel_rest()
+        await _cancel_rest()
         gateway.upstream.close()
         await gateway.guard.close()
 
@@ -155,13 +156,14 @@ class _Server(uvicorn.Server):
         self.force_exit = self.should_exit
         self.should_exit = True
 
-    async def cancel_rest(self) -> None:
-        """Cancel what still runs, and give it time to store that its outcome is unknown."""
-        tasks = set(self.server_state.tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=CANCELLED_SECONDS)
+
+async def _cancel_rest() -> None:
+    """Cancel what still runs, and give it time to store that its outcome is unknown."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=CANCELLED_SECONDS)
 
 
 def _listener(address: Address) -> socket.socket:

@@ -49,6 +49,14 @@ def _text(value: object) -> str:
     return value
 
 
+def _some_text(value: object) -> str:
+    text = _text(value)
+    if not text.strip():
+        message = "it can't be empty"
+        raise ValueError(message)
+    return text
+
+
 def _switch(value: object) -> bool:
     match value:
         case bool():
@@ -124,6 +132,9 @@ def _methods(value: object) -> tuple[str, ...]:
     if not names or not all(_TOKEN.fullmatch(name) for name in names):
         message = f"{value!r} is no list of HTTP methods; write it like POST,PATCH"
         raise ValueError(message)
+    if "OPTIONS" in map(str.upper, names):
+        message = "OPTIONS can't be guarded: browsers send it without a key before the request itself"
+        raise ValueError(message)
     return tuple(name.upper() for name in names)
 
 
@@ -195,6 +206,7 @@ METHODS = Kind("NAMES", _methods)
 HEADER = Kind("NAME", _header)
 RETENTION = Kind("DURATION", _retention)
 ALGORITHMS = Kind("NAMES", _algorithms)
-STORE = Kind("URL", _text)
+STORE = Kind("URL", _some_text)
+SCOPE = Kind("TEXT", _some_text)
 FILE = Kind("FILE", _text)
 KEYS = Kind("FILE|URL", _text)

@@ -21,6 +21,7 @@ from notwice.server.kinds import (
     PATH,
     PRINCIPAL,
     RETENTION,
+    SCOPE,
     SIZE,
     STORE,
     SWITCH,
@@ -56,7 +57,7 @@ class Settings:
     methods: tuple[str, ...] = option(METHODS, "POST,PATCH", "the guarded methods")
     required: bool = option(SWITCH, "false", "refuse a guarded method that comes without a key")
     header: str = option(HEADER, "Idempotency-Key", "the header that carries the key")
-    scope: str = option(TEXT, "http", "the scope under which the keys are stored")
+    scope: str = option(SCOPE, "http", "the scope under which the keys are stored")
     recovery: Literal["hold", "rerun"] = option(
         one_of("hold", "rerun"),
         "hold",
