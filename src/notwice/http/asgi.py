@@ -1,0 +1,456 @@
+"""The ASGI face: guards the requests of any ASGI 3 application on an asyncio event loop.
+
+What is not guarded (other methods, requests without a key, websockets, lifespan) passes through with the server's own
+``receive`` and ``send``, byte for byte as without it. A guarded request runs in a task of its own, so that a client
+that hangs up, or a server that gives its request up, cancels nothing half-way: the app goes on to its end, and its
+answer is there for the retry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from enum import Enum
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+from notwice.async_guard import AsyncGuard
+from notwice.errors import NotwiceError, OwnershipLost
+from notwice.http.exchange import (
+    SHARED,
+    Answer,
+    Ending,
+    Exchange,
+    HeaderMissing,
+    Headers,
+    HttpPolicy,
+    RequestHeaders,
+    RequestView,
+    http_policy_of,
+    offered,
+)
+from notwice.http.spool import MEMORY_BYTES_MAX, Spool
+from notwice.model import Replay, Result
+from notwice.operation import AsyncOperation
+
+__all__ = ["IdempotencyMiddleware"]
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Guards = frozenset[tuple[str, str]]
+
+_LOG: Final = logging.getLogger("notwice")
+_RUNNING: Final[set[asyncio.Task[None]]] = set()  # a task that nobody holds may be collected
+_GONE: Final[Message] = {"type": "http.disconnect"}
+
+
+class _Client(Enum):
+    GONE = "gone"
+
+
+class _Asked(NamedTuple):
+    """A request with a key and an owner."""
+
+    request: RequestView
+    key: str
+    namespace: str
+
+
+class IdempotencyMiddleware:
+    """Guards an ASGI application: ``app.add_middleware(IdempotencyMiddleware, guard=guard, principal=...)``.
+
+    `guard` is an `AsyncGuard`; the other keywords are the fields of `HttpPolicy`, or one `http_policy`. Put it inside
+    of authentication, if `principal` asks what that found out.
+
+    The handler finds its operation by `notwice.current_operation()` and under ``scope["notwice.operation"]``. Its
+    answer ends the operation, as `HttpPolicy` says, and is stored before its last byte is sent. After a crash between
+    the handler's effect and that write the operation is unresolved, and its recovery policy applies.
+
+    Raises `TypeError` or `ValueError` with a sentence if an option is missing, unknown or wrong.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        guard: AsyncGuard,
+        http_policy: HttpPolicy | None = None,
+        **fields: Any,  # noqa: ANN401 - the fields of HttpPolicy
+    ) -> None:
+        if not isinstance(guard, AsyncGuard):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+            raise TypeError(f"guard must be an AsyncGuard under ASGI, not {guard!r}; notwice.http.wsgi takes a Guard")
+        policy = http_policy_of(http_policy, fields)
+        self.app = app
+        self._guard = guard
+        self._policy = policy
+        self._exchange = Exchange(policy)
+        self._methods = frozenset(policy.methods)
+        self._header = policy.header.lower().encode("latin-1")
+        self._always = policy.required is not False
+        self._status_path = policy.status_path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection."""
+        if scope["type"] == "http" and self._concerns(scope):
+            await self._serve(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+    def _concerns(self, scope: Scope) -> bool:
+        """Whether the request may be guarded, or looks something up. All requests pay for this; nothing else."""
+        if scope["method"] not in self._methods:
+            return self._status_path is not None and self._exchange.is_look_up(scope["method"], scope["path"])
+        if self._always:
+            return True
+        header = self._header
+        for name, _ in scope["headers"]:  # noqa: SIM110 - a generator would cost more than the loop
+            if name == header:
+                return True
+        return False
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = _view(scope)
+        begun: _Run | Answer | _Client | None
+        if self._exchange.is_look_up(request.method, request.path):
+            begun = await self._look_up(request)
+        else:
+            begun = await self._admit(request, receive)
+        match begun:
+            case Answer():
+                await _give(begun, send)
+            case _Run():
+                await begun.serve(self.app, receive, send)
+            case None:
+                await self.app(scope, receive, send)
+            case _Client.GONE:
+                pass
+
+    async def _admit(self, request: RequestView, receive: Receive) -> _Run | Answer | _Client | None:
+        """Begin the request's operation; ``None``: it is not guarded."""
+        key = self._exchange.key(request)
+        if key is None or isinstance(key, Answer):
+            return key
+        namespace = await self._namespace(request)
+        if isinstance(namespace, Answer):
+            return namespace
+        body = Spool()
+        begun = None
+        try:
+            begun = await self._begin(_Asked(request, key, namespace), body, receive)
+        finally:
+            if not isinstance(begun, _Run):
+                body.close()
+        return begun
+
+    async def _look_up(self, request: RequestView) -> Answer:
+        namespace = await self._namespace(request)
+        if isinstance(namespace, Answer):
+            return namespace
+        key = self._exchange.look_up_key(request)
+        if isinstance(key, Answer):
+            return key
+        try:
+            view = await self._guard.lookup(self._exchange.terms(request).scope, key, namespace=namespace)
+        except NotwiceError as error:
+            return self._exchange.error(error, request)
+        if self._exchange.has_answer(view) and not await self._authorized(request):
+            return self._exchange.forbidden()
+        return self._exchange.look_up(key, view)
+
+    async def _namespace(self, request: RequestView) -> str | Answer:
+        principal = self._policy.principal
+        if principal is SHARED:
+            return self._guard.namespace
+        try:
+            given = principal(request)
+            account = await given if inspect.isawaitable(given) else given
+        except HeaderMissing:
+            account = None
+        return self._exchange.account(account, within=self._guard.namespace)
+
+    async def _authorized(self, request: RequestView) -> bool:
+        ask = self._policy.authorize_replay
+        if ask is None:
+            return True
+        allowed = ask(request)
+        return bool(await allowed if inspect.isawaitable(allowed) else allowed)
+
+    async def _begin(self, asked: _Asked, body: Spool, receive: Receive) -> _Run | Answer | _Client:
+        request = asked.request
+        refused = await self._read(request, body, receive)
+        if refused is not None:
+            return refused
+        exchange = self._exchange
+        try:
+            terms = exchange.terms(request)
+            guards = exchange.guards(request, asked.namespace, terms.scope)
+            outcome = await self._guard.begin(
+                terms.scope,
+                asked.key,
+                fingerprint=exchange.fingerprint(request, body),
+                policy=terms.policy,
+                namespace=asked.namespace,
+            )
+        except NotwiceError as error:
+            return exchange.error(error, request)
+        if isinstance(outcome, AsyncOperation):
+            return _Run(exchange, outcome, body=body, request=request, guards=guards)
+        if isinstance(outcome, Replay) and not await self._authorized(request):
+            return exchange.forbidden()
+        return exchange.answer(outcome, request)
+
+    async def _read(self, request: RequestView, body: Spool, receive: Receive) -> Answer | _Client | None:
+        """Read the whole body. A client that hangs up before runs nothing."""
+        refused = self._exchange.too_large(request.content_length)
+        while refused is None:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return _Client.GONE
+            body.write(message.get("body", b""))
+            refused = self._exchange.too_large(body.size)
+            if not message.get("more_body", False):
+                break
+        return refused
+
+
+class _Run:
+    """One run of the handler: gives it the request, takes its answer, ends the operation, sends the answer on.
+
+    ``_whole`` is set once the app may be told of a hang-up: its answer is whole, or may be cut short.
+    """
+
+    def __init__(
+        self, exchange: Exchange, operation: AsyncOperation, *, body: Spool, request: RequestView, guards: Guards
+    ) -> None:
+        self._exchange = exchange
+        self._operation = operation
+        self._request = request
+        self._body = body
+        self._guards = guards
+        self._capture = exchange.capture(request)
+        self._incoming = _incoming(body)
+        self._whole = asyncio.Event()
+        self._start: Message = {}
+        self._opened = False  # the start went out
+        self._settled = False  # the answer was whole, and the operation was ended by it
+        self._raised = False  # the app raised
+        self._detached = False  # nobody is left to send to
+        self._held: list[bytes] = []
+
+    async def serve(self, app: App, receive: Receive, send: Send) -> None:
+        """Run the app in a task of its own; whoever cancels this one leaves it running."""
+        self._server_receive, self._server_send = receive, send
+        task = asyncio.create_task(self._run(app))
+        _RUNNING.add(task)
+        task.add_done_callback(_RUNNING.discard)
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            self._detached = True
+            task.add_done_callback(_log_failure)
+            raise
+
+    async def _run(self, app: App) -> None:
+        try:
+            with self._body:
+                async with self._operation:
+                    await self._handle(app)
+        except Exception as error:
+            answer = self._excuse(error)
+            if answer is not None:
+                await _give(answer, self._emit)
+            elif self._raised:
+                raise
+
+    async def _handle(self, app: App) -> None:
+        try:
+            await app(self._scope(), self.receive, self.send)
+        except BaseException as error:
+            self._raised = True
+            await self._break_off(error)
+            raise
+        finally:
+            self._whole.set()
+        await self._break_off(None)
+        if self._capture.started and not self._opened:
+            await self._open()
+
+    def _excuse(self, error: Exception) -> Answer | None:
+        """The answer in place of one that an exception prevented; ``None`` if it is the server's to tell."""
+        if self._opened or self._settled or not self._raised:
+            return None
+        policy, operation = self._operation.policy, self._operation.operation
+        failure = self._exchange.failure(error, policy, operation)
+        return failure or self._exchange.excuse(error, policy, self._request)
+
+    def _scope(self) -> Scope:
+        """The scope that the app sees: with its operation, without what would bypass the capture."""
+        scope = dict(self._request.scope)
+        scope["notwice.operation"] = self._operation
+        scope["notwice.guards"] = self._guards
+        if scope.get("extensions"):
+            scope["extensions"] = {
+                name: value for name, value in scope["extensions"].items() if not name.startswith("http.response.")
+            }
+        codings = offered(self._request.headers.lines("accept-encoding"))
+        if codings is not None:
+            rest = [(name, value) for name, value in scope["headers"] if name != b"accept-encoding"]
+            scope["headers"] = [*rest, (b"accept-encoding", codings.encode("latin-1"))]
+        return scope
+
+    async def receive(self) -> Message:
+        """Give the app its request, and after it nothing before the answer is whole."""
+        for message in self._incoming:
+            return message
+        await self._whole.wait()
+        return _GONE if self._detached else await self._server_receive()
+
+    async def send(self, message: Message) -> None:
+        """Take the app's answer."""
+        match message["type"]:
+            case "http.response.start" if not self._opened:
+                await self._take_start(message)
+            case "http.response.body" if self._capture.started and not self._settled:
+                await self._take_body(bytes(message.get("body", b"")), more=message.get("more_body", False))
+            case _:
+                await self._emit(message)
+
+    async def _take_start(self, message: Message) -> None:
+        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in message.get("headers", ())]
+        kept = self._capture.start(message["status"], headers)
+        self._start = {**message, "headers": _encoded(self._exchange.marked(kept, guarded=self._operation.guarded))}
+        self._start.pop("trailers", None)
+        if self._capture.breakable:
+            self._whole.set()
+            await self._open()
+
+    async def _take_body(self, chunk: bytes, *, more: bool) -> None:
+        capture = self._capture
+        capture.add(chunk)
+        if capture.breakable:
+            self._whole.set()
+        self._held.append(chunk)
+        if not more:
+            await self._finish()
+        elif not capture.whole:
+            await self._flush(more=True)
+
+    async def _finish(self) -> None:
+        """The answer is whole: end the operation by it, then send the rest."""
+        self._settled = True
+        lost = None
+        if not self._operation.ended:
+            lost = await self._end(self._capture.ending if self._capture.sound else None)
+        self._whole.set()
+        if lost is not None and not self._opened:
+            await _give(self._exchange.error(lost, self._request), self._emit)
+            self._opened = True
+        else:
+            await self._flush(more=False)
+
+    async def _break_off(self, error: BaseException | None) -> None:
+        """The app ended. If its answer is not whole, end the operation, unless the exception says how."""
+        if self._settled or self._operation.ended:
+            return
+        ending = self._capture.ending_if_broken
+        if ending is not None:
+            self._capture.omit_body()
+        elif error is not None:
+            answer = (
+                None
+                if self._opened
+                else self._exchange.failure(error, self._operation.policy, self._operation.operation)
+            )
+            if answer is not None:
+                await self._end(Ending.FAILED, self._exchange.kept(answer))
+            return
+        await self._end(ending)
+
+    async def _end(self, ending: Ending | None, result: Result | None = None) -> OwnershipLost | None:
+        """Make the operation's last move. What the store could not confirm is repeated by the guard, not here."""
+        operation = self._operation
+        result = result or self._capture.result
+        try:
+            match ending:
+                case Ending.COMPLETED:
+                    await operation.complete(result)
+                case Ending.FAILED:
+                    await operation.fail(result)
+                case Ending.ABANDONED:
+                    await operation.abandon()
+                case Ending.UNKNOWN:
+                    await operation.suspend(f"the handler answered with status {result.status}", answer=result)
+                case None:
+                    await operation.suspend("the handler ended without a whole answer")
+        except OwnershipLost as error:
+            return None if ending is Ending.ABANDONED else error
+        except NotwiceError:
+            pass
+        return None
+
+    async def _flush(self, *, more: bool) -> None:
+        await self._open()
+        body = b"".join(self._held)
+        self._held.clear()
+        await self._emit({"type": "http.response.body", "body": body, "more_body": more})
+
+    async def _open(self) -> None:
+        if not self._opened:
+            self._opened = True
+            await self._emit(self._start)
+
+    async def _emit(self, message: Message) -> None:
+        """Send to the client. One that is gone stops only an answer that may be cut short."""
+        may_break = self._capture.breakable and not self._settled
+        if self._detached:
+            if may_break:
+                raise ConnectionResetError("the client is gone")
+            return
+        try:
+            await self._server_send(message)
+        except OSError:
+            if may_break:
+                raise
+            self._detached = True
+
+
+def _view(scope: Scope) -> RequestView:
+    raw_path = scope.get("raw_path") or quote(scope["path"]).encode("latin-1")
+    return RequestView(
+        method=scope["method"],
+        path=scope["path"],
+        raw_path=raw_path.decode("latin-1"),
+        query=scope.get("query_string", b"").decode("latin-1"),
+        headers=RequestHeaders((name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]),
+        scope=scope,
+    )
+
+
+def _incoming(body: Spool) -> Iterator[Message]:
+    if body.size <= MEMORY_BYTES_MAX:
+        yield {"type": "http.request", "body": body.read(), "more_body": False}
+        return
+    given = 0
+    for chunk in body:
+        given += len(chunk)
+        yield {"type": "http.request", "body": chunk, "more_body": given < body.size}
+
+
+def _encoded(headers: Headers) -> list[tuple[bytes, bytes]]:
+    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+
+
+async def _give(answer: Answer, send: Send) -> None:
+    await send({"type": "http.response.start", "status": answer.status, "headers": _encoded(answer.headers)})
+    await send({"type": "http.response.body", "body": answer.body, "more_body": False})
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    """Nobody waits for this run any more; what it raised would be lost."""
+    if not task.cancelled() and task.exception() is not None:
+        _LOG.error("a guarded handler failed after its request was given up", exc_info=task.exception())

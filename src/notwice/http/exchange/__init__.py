@@ -1,0 +1,245 @@
+"""The guard at the HTTP edge, without the HTTP: headers and bytes in, decisions and answers out.
+
+Both faces, ASGI and WSGI, ask this class in the same order and do nothing but move bytes:
+
+1. `key`: is there a key? If not, the request passes through, or is refused.
+2. `account`: whose key is it? Then the body is read, up to ``request_bytes_max``.
+3. `fingerprint` and `terms` go into the guard's ``begin``.
+4. Its outcome is an operation to run, whose answer passes through a `Capture`, or it is answered by `answer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+from urllib.parse import parse_qs
+
+from notwice.errors import InvalidKey, NotApplied, NotwiceError, OwnershipLost
+from notwice.fingerprint import (
+    HTTP,
+    HTTP_BYTES,
+    BytesRequest,
+    HttpRequest,
+    compute,
+    fingerprint_bytes,
+    fingerprint_http,
+)
+from notwice.http.exchange.answers import (
+    Answer,
+    Client,
+    error_answer,
+    has_answer,
+    lost_answer,
+    record_answer,
+    refusal,
+    refused,
+    replay,
+)
+from notwice.http.exchange.capture import Capture
+from notwice.http.exchange.codings import offered
+from notwice.http.exchange.dialect import Dialect
+from notwice.http.exchange.headers import KEPT_HEADERS, Headers, exposed, kept
+from notwice.http.exchange.keys import read_key, read_query_key
+from notwice.http.exchange.request import HeaderMissing, RequestHeaders, RequestView
+from notwice.http.exchange.settings import SHARED, Ending, HttpPolicy, http_policy_of
+from notwice.identity import join_scope
+from notwice.model import Fingerprint, InProgress, Mismatch, RecordView, Replay, Result, ResultKind, Unresolved
+from notwice.policy import Policy
+from notwice.problems import problem
+
+__all__ = [
+    "KEPT_HEADERS",
+    "SHARED",
+    "Answer",
+    "Body",
+    "Capture",
+    "Client",
+    "Dialect",
+    "Ending",
+    "Exchange",
+    "HeaderMissing",
+    "Headers",
+    "HttpPolicy",
+    "RequestHeaders",
+    "RequestPrint",
+    "RequestView",
+    "Terms",
+    "http_policy_of",
+    "offered",
+]
+
+
+class Terms(NamedTuple):
+    """What a request is begun with."""
+
+    scope: str | tuple[object, ...]
+    policy: Policy | None
+
+
+class Body(Protocol):
+    """The body of a request: iterated over once for each fingerprint, or read as a whole."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        """The body in pieces, from its start."""
+        ...
+
+    def read(self) -> bytes:
+        """The whole body."""
+        ...
+
+
+class RequestPrint:
+    """A request's fingerprint by the current recipe, and by older ones for records that were made with them."""
+
+    __slots__ = ("_request", "current")
+
+    def __init__(self, request: HttpRequest | BytesRequest, current: Fingerprint) -> None:
+        self._request = request
+        self.current = current
+
+    def by(self, recipe: str) -> Fingerprint | None:
+        """By `recipe`; ``None`` if this release doesn't know it."""
+        return compute(recipe, self._request)
+
+
+class Exchange:
+    """The decisions of one `HttpPolicy`. Each gives an `Answer` where the request is not to go on."""
+
+    __slots__ = ("_look", "_policy")
+
+    def __init__(self, policy: HttpPolicy) -> None:
+        self._policy = policy
+        self._look = policy.look
+
+    def key(self, request: RequestView) -> str | Answer | None:
+        """The request's key; ``None``: it has none, and needs none."""
+        lines = request.headers.lines(self._policy.header)
+        if not lines:
+            required = self._policy.required
+            needed = required(request) if callable(required) else required
+            return refusal(self._look, problem("key_missing")) if needed else None
+        try:
+            return read_key(lines, strict=self._policy.strict)
+        except InvalidKey as error:
+            return error_answer(self._look, error)
+
+    def account(self, principal: object, *, within: str) -> str | Answer:
+        """The namespace of an account, inside of the guard's own. Raises `TypeError` if it is no text."""
+        if principal is None or principal == "":
+            return refusal(self._look, problem("principal_missing"))
+        if not isinstance(principal, str):
+            raise TypeError(
+                f"principal gave a value of type {type(principal).__qualname__}; it must give the account's name as"
+                " text, or None if the caller is not known"
+            )
+        return join_scope((within, principal)) if within else principal
+
+    def terms(self, request: RequestView) -> Terms:
+        """Scope and policy of the request."""
+        scope, policy = self._policy.scope, self._policy.policy
+        return Terms(scope(request) if callable(scope) else scope, policy(request) if callable(policy) else policy)
+
+    def guards(
+        self, request: RequestView, namespace: str, scope: str | tuple[object, ...]
+    ) -> frozenset[tuple[str, str]]:
+        """The guards that this request has met, with this one. Raises `RuntimeError` if it has met it before.
+
+        Two guards on one scope and namespace: the inner one would take the request for a duplicate of itself.
+        """
+        met: frozenset[tuple[str, str]] = request.scope.get("notwice.guards", frozenset())
+        this = (namespace, join_scope(scope))
+        if this in met:
+            raise RuntimeError(
+                f"this request has met two guards on the scope {this[1]!r} in one namespace, so the inner one would"
+                " take it for a duplicate of itself; take one of them out, or give one another scope"
+            )
+        return met | {this}
+
+    def fingerprint(self, request: RequestView, body: Body) -> RequestPrint:
+        """What the request is compared by. Raises `TypeError` if the policy's function gives no bytes."""
+        choose = self._policy.fingerprint
+        if choose is None:
+            content_type = request.headers.get("content-type", "")
+            raw_path, query = request.raw_path.encode("latin-1"), request.query.encode("latin-1")
+            whole = HttpRequest(request.method, raw_path, query, content_type, body)
+            return RequestPrint(whole, fingerprint_http(whole, HTTP if self._policy.canonical_json else HTTP_BYTES))
+        chosen = choose(request, body.read())
+        if not isinstance(chosen, bytes):
+            raise TypeError(f"fingerprint gave a value of type {type(chosen).__qualname__}; it must give bytes")
+        return RequestPrint(BytesRequest(chosen), fingerprint_bytes(chosen))
+
+    def too_large(self, bytes_known: int | None) -> Answer | None:
+        """The refusal of a body of so many bytes; ``None`` if it can be guarded. ``None`` bytes: nobody can tell."""
+        if bytes_known is not None and bytes_known <= self._policy.request_bytes_max:
+            return None
+        detail = "Its length is not known. Send a Content-Length." if bytes_known is None else None
+        return refusal(self._look, problem("request_too_large", detail=detail))
+
+    def capture(self, request: RequestView) -> Capture:
+        """What the answer to this request goes through."""
+        return Capture(self._policy, request.method)
+
+    def answer(self, outcome: Replay | InProgress | Unresolved | Mismatch, request: RequestView) -> Answer:
+        """The answer to a duplicate."""
+        if isinstance(outcome, Replay):
+            return replay(self._look, outcome.stored, _client(request))
+        return refused(self._look, outcome)
+
+    def error(self, error: NotwiceError, request: RequestView) -> Answer:
+        """The answer where the guard raised."""
+        if isinstance(error, OwnershipLost):
+            return lost_answer(self._look, error, _client(request))
+        return error_answer(self._look, error)
+
+    def forbidden(self) -> Answer:
+        """The answer where a stored answer may not be given to this caller."""
+        return refusal(self._look, problem("replay_forbidden"))
+
+    def failure(self, error: BaseException, policy: Policy, operation: str) -> Answer | None:
+        """The answer where the handler raised one of ``final_errors``: the same to the first caller and to the next."""
+        if not (policy.final_errors and isinstance(error, policy.final_errors)):
+            return None
+        return refusal(self._look, problem("recorded_failure", operation=operation))
+
+    def excuse(self, error: Exception, policy: Policy, request: RequestView) -> Answer | None:
+        """The answer where the handler raised before it answered; ``None`` if the exception is the server's to tell."""
+        if isinstance(error, (NotApplied, *policy.not_applied_errors)):
+            return refusal(self._look, problem("not_applied", retry_after=1))
+        return self.error(error, request) if isinstance(error, OwnershipLost) else None
+
+    def kept(self, answer: Answer) -> Result:
+        """What a record keeps of an answer that the guard itself gave."""
+        return Result(ResultKind.HTTP, answer.body, answer.status, kept(answer.headers, self._policy.kept_headers))
+
+    def marked(self, headers: Headers, *, guarded: bool) -> Headers:
+        """The headers of a first answer, marked if it was given without a guard."""
+        if guarded:
+            return headers
+        name = self._look.guarded_header
+        return exposed((*headers, (name.lower(), "false")), [name])
+
+    def is_look_up(self, method: str, path: str) -> bool:
+        """Whether the request asks for an operation's status."""
+        return method == "GET" and path == self._policy.status_path
+
+    def look_up_key(self, request: RequestView) -> str | Answer:
+        """The key that a look-up asks for."""
+        found = parse_qs(request.query, keep_blank_values=True).get("idempotency_key", [])
+        if not found:
+            return refusal(self._look, problem("key_missing", detail="Give ?idempotency_key=, the key to look up."))
+        try:
+            return read_query_key(found)
+        except InvalidKey as error:
+            return error_answer(self._look, error)
+
+    def look_up(self, key: str, view: RecordView | None) -> Answer:
+        """What is known of the operation with this key."""
+        return record_answer(key, view)
+
+    def has_answer(self, view: RecordView | None) -> bool:
+        """Whether a look-up would give a stored answer."""
+        return has_answer(view)
+
+
+def _client(request: RequestView) -> Client:
+    return Client(request.method, request.headers.lines("accept-encoding"))

@@ -1,0 +1,185 @@
+"""What the guard itself answers: refusals, replays and look-ups."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+from notwice.codec import decode_value
+from notwice.errors import EncodingError, NotwiceError, OwnershipLost
+from notwice.http.exchange.capture import BODILESS
+from notwice.http.exchange.codings import for_client
+from notwice.http.exchange.dialect import STANDARD, Dialect
+from notwice.http.exchange.headers import Headers, exposed, values, without
+from notwice.model import InProgress, Mismatch, RecordView, Released, Replay, Result, ResultKind, State, Unresolved
+from notwice.problems import Problem, problem
+
+_OK: Final = 200
+_SERVER_ERROR: Final = 500
+_NO_STORE: Final = ("cache-control", "no-store")
+
+
+class Answer(NamedTuple):
+    """An answer, ready to send."""
+
+    status: int
+    headers: Headers
+    body: bytes
+
+
+class Client(NamedTuple):
+    """What a replay must know of the request: its method and its ``Accept-Encoding`` lines."""
+
+    method: str
+    accept_encoding: Sequence[str] = ()
+
+
+def refusal(look: Dialect, refused: Problem) -> Answer:
+    """The refusal in the dialect's words, with what a script of another origin must see of it exposed."""
+    status, headers, body = refused
+    outcome = look.outcome_header.lower()
+    if look is not STANDARD:
+        document = json.loads(body)
+        code = document["code"]
+        status = look.statuses.get(code, status)
+        document.update(code=look.codes.get(code, code), status=status)
+        body = look.body(document)
+        names = {"idempotency-outcome": outcome}
+        headers = tuple((names.get(name, name), value) for name, value in headers)
+        headers = (("content-type", look.media_type), *without(headers, "content-type"))
+    shown = [look.outcome_header, *(["Retry-After"] if values(headers, "retry-after") else [])]
+    return _sized(status, exposed(headers, shown), body)
+
+
+def refused(look: Dialect, outcome: InProgress | Unresolved | Mismatch) -> Answer:
+    """What a duplicate is told that gets no stored answer."""
+    return refusal(look, outcome.problem())
+
+
+def error_answer(look: Dialect, error: NotwiceError) -> Answer:
+    """What a client is told of an error. The error's own words stay inside, but for what is wrong with a key."""
+    detail = str(error) if error.code == "key_invalid" else None
+    told = problem(error.code, operation=error.operation, retry_after=error.retry_after, detail=detail)
+    return refusal(look, told)
+
+
+def lost_answer(look: Dialect, error: OwnershipLost, client: Client) -> Answer:
+    """What the loser of a complete is told: what a duplicate would get."""
+    view = error.view
+    if view is None:
+        return error_answer(look, error)
+    if view.answered:
+        assert view.record.result is not None  # answered: terminal, or held with its answer
+        return replay(look, view.record.result, client)
+    if view.state is State.IN_PROGRESS and not view.lapsed:
+        return refused(look, InProgress(view, retry_after=1))
+    return refused(look, Unresolved(view))
+
+
+def replay(look: Dialect, stored: Result, client: Client) -> Answer:
+    """The first answer once more, marked as a replay.
+
+    A result that is no response (an operator's, or a handler's own) is given as JSON; a stored exception as a refusal.
+    """
+    match stored.kind:
+        case ResultKind.HTTP:
+            status, headers, body = stored.status, stored.headers, stored.body
+        case ResultKind.ERROR:
+            status, headers, body = refusal(look, problem("recorded_failure"))
+            headers = without(headers, "content-length")
+        case ResultKind.VALUE:
+            status, headers, body = _OK, (("content-type", "application/json"),), _json_value(stored)
+    mark = look.replayed_mark if body is not None else look.omitted_mark
+    if body is None:
+        headers, body = without(headers, "content-encoding"), b""
+    elif stored.kind is ResultKind.HTTP:
+        headers, body = for_client(headers, body, client.accept_encoding)
+    headers = (*headers, (look.replayed_header.lower(), mark))
+    shown = [look.replayed_header, *(["Retry-After"] if values(headers, "retry-after") else [])]
+    headers = exposed(headers, shown)
+    if status in BODILESS or client.method == "HEAD":
+        return Answer(status, headers, b"")
+    return _sized(status, headers, body)
+
+
+def record_answer(key: str, view: RecordView | None) -> Answer:
+    """What is known of the operation with this key, for the status look-up.
+
+    ``result`` and ``error`` hold the first answer's body: a JSON value, else text, else base64.
+    """
+    if view is None or view.expired or view.record.released is Released.AS_NEW:
+        return _document({"idempotency_key": key, "state": "not_found"})
+    document: dict[str, object] = {
+        "idempotency_key": key,
+        "operation": view.operation,
+        "state": str(view.state),
+        "created_at": _time_text(view.record.created_ms),
+        "updated_at": _time_text(view.written_ms),
+    }
+    stored = view.record.result
+    if view.record.terminal and stored is not None:
+        document["original_status"] = _status_of(stored)
+        document["result" if view.state is State.COMPLETED else "error"] = _shown(stored)
+    return _document(document)
+
+
+def has_answer(view: RecordView | None) -> bool:
+    """Whether a look-up would give a stored answer away."""
+    return view is not None and view.record.terminal
+
+
+def first_answer(outcome: Replay, look: Dialect, client: Client) -> Answer:
+    """The replay for this client."""
+    return replay(look, outcome.stored, client)
+
+
+def _sized(status: int, headers: Headers, body: bytes) -> Answer:
+    return Answer(status, (*headers, ("content-length", str(len(body)))), body)
+
+
+def _document(document: dict[str, object]) -> Answer:
+    body = json.dumps(document, separators=(",", ":")).encode()
+    return _sized(_OK, (("content-type", "application/json"), _NO_STORE), body)
+
+
+def _time_text(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _status_of(stored: Result) -> int:
+    if stored.kind is ResultKind.HTTP:
+        return stored.status
+    return _SERVER_ERROR if stored.kind is ResultKind.ERROR else _OK
+
+
+def _json_value(stored: Result) -> bytes | None:
+    """A value as JSON; ``None``, as if omitted, if JSON has no form for it."""
+    if stored.body is None:
+        return None
+    try:
+        return json.dumps(decode_value(stored.body), separators=(",", ":"), allow_nan=False).encode()
+    except (EncodingError, TypeError, ValueError):
+        return None
+
+
+def _shown(stored: Result) -> Any:  # noqa: ANN401 - a JSON value
+    match stored.kind:
+        case ResultKind.VALUE:
+            text = _json_value(stored)
+            return None if text is None else json.loads(text)
+        case ResultKind.ERROR:
+            return json.loads(problem("recorded_failure").body)
+        case ResultKind.HTTP:
+            return None if stored.body is None else _shown_body(stored.headers, stored.body)
+
+
+def _shown_body(kept: Headers, stored: bytes) -> Any:  # noqa: ANN401 - a JSON value
+    headers, body = for_client(kept, stored, ())
+    try:
+        is_json = any("json" in value.lower() for value in values(headers, "content-type"))
+        return json.loads(body) if is_json else body.decode()
+    except (ValueError, RecursionError):
+        return base64.b64encode(body).decode()
