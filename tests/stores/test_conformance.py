@@ -1,8 +1,17 @@
 """The suite on every store that comes with notwice."""
 
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
 import pytest
 
 from notwice.stores.memory import AsyncMemoryStore, MemoryStore
+from notwice.stores.port import Store
+from notwice.stores.sqlite import SqliteStore
 from notwice.testing import VirtualClock
 from notwice.testing.conformance import AsyncEngine, AsyncStoreCases, Engine, StoreCases
 from notwice.testing.conformance.engine import Inability
@@ -29,3 +38,31 @@ class TestAsyncMemory(AsyncStoreCases):
     def async_engine(self) -> AsyncEngine:
         clock = VirtualClock()
         return AsyncEngine(open=lambda: AsyncMemoryStore(MemoryStore(clock)), clock=clock, cannot=MEMORY_CANNOT)
+
+
+def damage(_: Store, namespace: str, operation: str, path: Path) -> None:
+    """Overwrite a record's bytes, as a failing disk would."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        cursor = connection.execute(
+            "UPDATE notwice_record SET record = x'00' WHERE namespace = ? AND id = ?", (namespace, operation)
+        )
+        assert cursor.rowcount == 1
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[Path]:
+    """A path in memory if there is such a file system: the suite is about replies, not about the disk."""
+    if not Path("/dev/shm").is_dir():
+        yield tmp_path / "records.db"
+        return
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        yield Path(folder) / "records.db"
+
+
+class TestSqlite(StoreCases):
+    """P16: the SQLite store."""
+
+    @pytest.fixture
+    def engine(self, file: Path) -> Engine:
+        clock = VirtualClock()
+        return Engine(open=lambda: SqliteStore(file, clock=clock), clock=clock, damage=partial(damage, path=file))
