@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,8 +13,10 @@ from notwice import AsyncGuard, Guard, Policy, current_operation
 from notwice.http import asgi, wsgi
 from notwice.observe import CountingObserver
 from notwice.stores.memory import MemoryStore
+from notwice.testing import VirtualClock
 
 Lines = Sequence[tuple[str, str]]
+DEFAULT_POLICY = Policy()
 KEY = ("Idempotency-Key", "k-1")
 
 
@@ -85,15 +88,36 @@ def says(status: int = 200, body: bytes | Sequence[bytes] = b"{}", headers: Line
     return Says(status, (*kind, *length, *headers), chunks, **more)
 
 
+class InLoop:
+    """A blocking store, called within the loop: what the memory store does takes no time."""
+
+    def __init__(self, blocking: Any) -> None:
+        self.blocking = blocking
+
+    async def apply(self, ops: Any) -> Any:
+        return self.blocking.apply(ops)
+
+    async def scan(self, query: Any) -> Any:
+        return self.blocking.scan(query)
+
+    async def purge(self, limit: int) -> int:
+        return self.blocking.purge(limit)  # type: ignore[no-any-return]  # any store
+
+    async def close(self) -> None:
+        self.blocking.close()
+
+
 class AsgiFace:
     """The handler behind the ASGI middleware."""
 
     name = "asgi"
 
-    def __init__(self, handler: Handler, *, policy: Policy | None = None, store: Any = None, **fields: Any) -> None:
+    def __init__(self, handler: Handler, *, policy: Policy = DEFAULT_POLICY, store: Any = None, **fields: Any) -> None:
         self.observer = CountingObserver()
         self.runner = asyncio.Runner()
-        self.guard = AsyncGuard(store or MemoryStore(), policy=policy or Policy(), observer=self.observer)
+        self.clock = VirtualClock()
+        self.store = store or MemoryStore(clock=self.clock)
+        self.guard = AsyncGuard(InLoop(self.store), policy=policy, observer=self.observer, clock=self.clock)
         self.handler = handler
         self.app = asgi.IdempotencyMiddleware(self._app, guard=self.guard, **{"principal": by_account, **fields})
 
@@ -173,9 +197,11 @@ class WsgiFace:
 
     name = "wsgi"
 
-    def __init__(self, handler: Handler, *, policy: Policy | None = None, store: Any = None, **fields: Any) -> None:
+    def __init__(self, handler: Handler, *, policy: Policy = DEFAULT_POLICY, store: Any = None, **fields: Any) -> None:
         self.observer = CountingObserver()
-        self.guard = Guard(store or MemoryStore(), policy=policy or Policy(), observer=self.observer)
+        self.clock = VirtualClock()
+        self.store = store or MemoryStore(clock=self.clock)
+        self.guard = Guard(self.store, policy=policy, observer=self.observer, clock=self.clock)
         self.handler = handler
         self.app = wsgi.IdempotencyMiddleware(self._app, guard=self.guard, **{"principal": by_account, **fields})
 
@@ -257,3 +283,17 @@ async def astream(parts: Iterable[bytes]) -> AsyncIterator[bytes]:
 
 def stream(parts: Iterable[bytes]) -> Iterator[bytes]:
     yield from parts
+
+
+Serve = Callable[..., Face]
+
+
+def problem(answer: Answered, status: int, code: str) -> dict[str, Any]:
+    """The refusal's document, after checking what all refusals share."""
+    document: dict[str, Any] = json.loads(answer.body)
+    assert (answer.status, document["code"], document["status"]) == (status, code, status)
+    assert answer.header("content-type") == "application/problem+json"
+    assert answer.header("cache-control") == "no-store"
+    assert answer.header("content-length") == str(len(answer.body))
+    assert isinstance(document["safe_new_key"], bool)
+    return document
