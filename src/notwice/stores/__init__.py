@@ -1,1 +1,53 @@
 """Where records are kept: the port, the engines, and what shares their commits."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Final, Protocol, cast
+
+from notwice.stores.port import AsyncStore, Store, StoreClock
+from notwice.stores.urls import StoreUrl, parsed, suggestion
+
+__all__ = ["AsyncStore", "Store", "StoreClock", "open_async_store", "open_store"]
+
+
+class _Engine(Protocol):
+    def open_url(self, url: StoreUrl) -> Store: ...
+
+    def open_async_url(self, url: StoreUrl) -> AsyncStore: ...
+
+
+_ENGINES: Final = {
+    "memory": "notwice.stores.memory",
+    "sqlite": "notwice.stores.sqlite",
+}
+"""The module of each scheme, imported when it is asked for. It has the two functions of `_Engine`."""
+
+
+def open_store(url: str) -> Store:
+    """Open the store that `url` names, for threads.
+
+    ``memory://?records_max=1000&when_full=refuse``, ``sqlite:///relative/path.db``, ``sqlite:////absolute/path.db``
+    with ``?timeout=2&network=allow``. Raises `ValueError` for a URL that can't be used, `StoreUnavailable` or
+    `UnsupportedRecord` for a store that can't be opened.
+    """
+    parts = parsed(url)
+    return _engine(parts.scheme).open_url(parts)
+
+
+def open_async_store(url: str) -> AsyncStore:
+    """Open the store that `url` names, for event loops. Takes the URLs and raises the errors of `open_store`."""
+    parts = parsed(url)
+    return _engine(parts.scheme).open_async_url(parts)
+
+
+def _engine(scheme: str) -> _Engine:
+    if scheme not in _ENGINES:
+        known = ", ".join(f"{name}://" for name in _ENGINES)
+        raise ValueError(f"there is no store {scheme}://; the known ones are {known}. {_did_you_mean(scheme)}".rstrip())
+    return cast("_Engine", import_module(_ENGINES[scheme]))
+
+
+def _did_you_mean(scheme: str) -> str:
+    hint = suggestion(scheme, _ENGINES)
+    return hint.capitalize() if hint.startswith("did") else ""

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import islice
-from typing import Literal
+from typing import Final, Literal
 
 from notwice.errors import StoreUnavailable
 from notwice.model import Get, Insert, Op, Page, Query, Record, RecordView, Reply
@@ -30,9 +30,13 @@ from notwice.stores.shared import (
     reply_of,
     stamped,
 )
+from notwice.stores.urls import StoreUrl, one_of
 
 SWEPT_PER_INSERT = 2
 """How many expired records leave for each new one: more than one, so that they can't pile up."""
+
+OPTIONS: Final = {"records_max": int, "when_full": one_of("evict", "refuse")}
+"""The options of a URL, with what reads them."""
 
 _DEADLINES_SPARE = 64
 
@@ -229,6 +233,18 @@ class AsyncMemoryStore:
     async def close(self) -> None:
         """Forget all records."""
         self._store.close()
+
+
+def open_url(url: StoreUrl) -> MemoryStore:
+    """Make the store of ``memory://``."""
+    if url.host or url.path.strip("/"):
+        raise ValueError("a store in memory has no name: memory://, with options after a ?")
+    return MemoryStore(**url.read_options(OPTIONS))  # type: ignore[arg-type]  # each option's reader gives its type
+
+
+def open_async_url(url: StoreUrl) -> AsyncMemoryStore:
+    """Make the store of ``memory://`` for event loops."""
+    return AsyncMemoryStore(open_url(url))
 
 
 def _found(kept: _Kept | None, moment: Moment) -> Reply:

@@ -1,0 +1,408 @@
+"""Concurrent callers share trips and commits.
+
+Whoever comes while nothing is under way leads: it carries out its own call at once, in its own thread, and nothing but
+that. Whoever comes meanwhile is pending. When a leader is done it hands the lead to the first thread that is pending,
+which carries out all that is pending as one batch, its own call among it. Where only event loops wait, the lead goes
+to one worker thread. So alone nobody waits for company, and in company batches grow by themselves while a commit runs.
+
+A batch names an id once. A call that names an id of a batch, or of a call that has to wait, waits for the next batch,
+so that the operations on one id are carried out in the order in which they came. Nothing is reported before the commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from queue import SimpleQueue
+from typing import TypeVar
+
+from notwice.errors import StoreUnavailable
+from notwice.model import Op, Page, Query, Reply
+from notwice.stores.forks import stand_still_at_forks
+from notwice.stores.port import Store
+from notwice.stores.shared import Name, closed, name_of, refuse_repeated_names
+
+T = TypeVar("T")
+
+BATCH_MAX = 256
+"""How many operations share a commit at most: so many take a few milliseconds beside the sync that they share."""
+
+PENDING_MAX = 10_000
+"""How many calls may be pending: a second of work for a quick disk. More are refused at once."""
+
+_LOOKED_AT_MAX = 4 * BATCH_MAX
+"""How many pending calls are looked at for a batch when many of them name the same id."""
+
+
+class _Call:
+    """One call under way. Its fields change only while the lock of its `Batching` is held."""
+
+    __slots__ = ("error", "given_up", "names", "ops", "replies", "taken")
+
+    def __init__(self, ops: Sequence[Op]) -> None:
+        self.ops = ops
+        self.names: Sequence[Name] = [name_of(op) for op in ops]
+        self.replies: Sequence[Reply] | None = None
+        self.error: BaseException | None = None
+        self.taken = False  # it is, or was, part of a batch
+        self.given_up = False  # nobody waits for it any longer
+
+    @property
+    def answered(self) -> bool:
+        """Whether its batch is done."""
+        return self.replies is not None or self.error is not None
+
+    def result(self) -> Sequence[Reply]:
+        """The replies; or what became of the batch, as an error of this caller's own."""
+        if self.error is not None:
+            raise StoreUnavailable(_told(self.error)) from self.error
+        assert self.replies is not None
+        return self.replies
+
+    def too_late(self, timeout: float) -> StoreUnavailable:
+        """The error of a caller that waits no longer."""
+        known = "whether it was carried out is not known" if self.taken else "nothing was done"
+        return StoreUnavailable(f"the store was busy for {timeout:g} s; {known}")
+
+
+class _ThreadCall(_Call):
+    """A call whose caller waits in a thread of its own."""
+
+    __slots__ = ("leads", "wake")
+
+    def __init__(self, ops: Sequence[Op]) -> None:
+        super().__init__(ops)
+        self.leads = False  # its caller has the lead, or is to take it
+        self.wake = threading.Lock()
+        self.wake.acquire()
+
+
+class _LoopCall(_Call):
+    """A call whose caller waits in an event loop."""
+
+    __slots__ = ("future", "loop")
+
+    def __init__(self, ops: Sequence[Op]) -> None:
+        super().__init__(ops)
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[None] = self.loop.create_future()
+
+    def settle(self) -> None:
+        """Wake the caller, from within its loop."""
+        if not self.future.done():
+            self.future.set_result(None)
+
+
+class Batching:
+    """A `Store` in front of a blocking one that lets concurrent callers, threads and tasks alike, share commits.
+
+    If the store raises, each caller of that batch is told so: whether its writes are there is not known. A caller that
+    is cancelled, or waits longer than `timeout`, gets no answer; its call may still be carried out. What is pending
+    when the store is closed is carried out first.
+
+    Arguments:
+        store: the store that carries out the batches, one at a time.
+        timeout: seconds that a call waits for its turn and for the batch of another caller.
+        batch_max: how many operations share a commit at most.
+        pending_max: how many calls may be pending; more are refused with `StoreUnavailable`.
+    """
+
+    def __init__(
+        self, store: Store, *, timeout: float = 2.0, batch_max: int = BATCH_MAX, pending_max: int = PENDING_MAX
+    ) -> None:
+        self._store = store
+        self._timeout = timeout
+        self._batch_max = batch_max
+        self._pending_max = pending_max
+        self._closed = False
+        self._start_anew()
+        stand_still_at_forks(self)
+
+    def _start_anew(self) -> None:
+        self._lock = threading.Lock()
+        self._led = False
+        self._pending: deque[_ThreadCall | _LoopCall] = deque()
+        self._threads: deque[_ThreadCall] = deque()  # those of `_pending`, and some that are no longer
+        self._drained = threading.Event()
+        self._worker: _Worker | None = None
+
+    @property
+    def asynchronous(self) -> AsyncBatching:
+        """The same store for event loops."""
+        return AsyncBatching(self)
+
+    def apply(self, ops: Sequence[Op]) -> Sequence[Reply]:
+        """Carry out a batch that names no id twice, in company or alone."""
+        if len(ops) != 1:
+            refuse_repeated_names(ops)
+        call: _ThreadCall | None = None
+        with self._lock:
+            self._check_open()
+            if self._led:
+                call = _ThreadCall(ops)
+                self._append(call)
+                self._threads.append(call)
+            else:
+                self._led = True
+        if call is not None:
+            return self._follow(call)
+        try:
+            return self._store.apply(ops)
+        finally:
+            self._hand_on()
+
+    def scan(self, query: Query) -> Page:
+        """Give one page of the store."""
+        return self._store.scan(query)
+
+    def purge(self, limit: int) -> int:
+        """Purge the store."""
+        return self._store.purge(limit)
+
+    def close(self) -> None:
+        """Carry out what is pending, then close the store and end the worker thread."""
+        with self._lock:
+            busy = self._led
+            self._closed = True
+        if busy:
+            self._drained.wait(self._timeout)
+        if self._worker is not None:
+            self._worker.stop(self._timeout)
+        self._store.close()
+
+    def before_fork(self) -> None:
+        """Let nobody change what is pending while the process is copied."""
+        self._lock.acquire()
+
+    def after_fork_in_parent(self) -> None:
+        """Go on."""
+        self._lock.release()
+
+    def after_fork_in_child(self) -> None:
+        """Begin anew: what was pending, and the worker, are the parent's."""
+        self._start_anew()
+
+    # --- waiting ------------------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise closed()
+
+    def _append(self, call: _ThreadCall | _LoopCall) -> None:
+        if len(self._pending) >= self._pending_max:
+            raise StoreUnavailable(f"{len(self._pending)} calls are waiting for the store already; nothing was done")
+        self._pending.append(call)
+
+    def _follow(self, call: _ThreadCall) -> Sequence[Reply]:
+        """Wait for the answer, or for the lead."""
+        try:
+            if not call.wake.acquire(timeout=self._timeout) and self._gives_up(call):
+                raise call.too_late(self._timeout)
+            while call.leads and not call.answered:
+                with suppress(Exception):  # each caller is told, this one below
+                    self._lead_batch()
+            return call.result()
+        finally:
+            call.given_up = not call.answered  # only if interrupted
+            if call.leads:
+                self._hand_on()
+
+    def _gives_up(self, call: _ThreadCall | _LoopCall) -> bool:
+        """Stop waiting for an answer; not so if it, or the lead, has just come."""
+        with self._lock:
+            call.given_up = not call.answered and not (isinstance(call, _ThreadCall) and call.leads)
+            return call.given_up
+
+    async def apply_async(self, ops: Sequence[Op]) -> Sequence[Reply]:
+        """Carry out a batch that names no id twice, for a task."""
+        if len(ops) != 1:
+            refuse_repeated_names(ops)
+        call = _LoopCall(ops)
+        with self._lock:
+            self._check_open()
+            self._append(call)
+            if not self._led:
+                self._led = True
+                self._in_worker(self._serve)
+        timer = call.loop.call_later(self._timeout, self._expire, call)
+        try:
+            await call.future
+        finally:
+            timer.cancel()
+            call.given_up = not call.answered
+        return call.result()
+
+    def _expire(self, call: _LoopCall) -> None:
+        if self._gives_up(call) and not call.future.done():
+            call.future.set_exception(call.too_late(self._timeout))
+
+    async def run_in_worker(self, job: Callable[[], T]) -> T:
+        """Run a call of the store in the worker thread, for a task."""
+        future: Future[T] = Future()
+        with self._lock:
+            self._check_open()
+            self._in_worker(partial(_run, job, future))
+        return await asyncio.wrap_future(future)
+
+    # --- leading ------------------------------------------------------------------------------------------------------
+
+    def _lead_batch(self) -> None:
+        """Carry out one batch of what is pending."""
+        with self._lock:
+            batch = self._take()
+        ops = [op for call in batch for op in call.ops]
+        replies: Sequence[Reply] = ()
+        error: BaseException | None = None
+        try:
+            replies = self._store.apply(ops) if ops else ()
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            self._answer(batch, replies, error)
+
+    def _take(self) -> list[_ThreadCall | _LoopCall]:
+        """Take a batch off what is pending, in order."""
+        batch: list[_ThreadCall | _LoopCall] = []
+        deferred: list[_ThreadCall | _LoopCall] = []
+        names: set[Name] = set()
+        size = 0
+        while self._pending and len(batch) + len(deferred) < _LOOKED_AT_MAX:
+            call = self._pending[0]
+            if batch and size + len(call.ops) > self._batch_max:
+                break
+            self._pending.popleft()
+            if call.given_up:
+                continue
+            if names.isdisjoint(call.names):
+                call.taken = True
+                batch.append(call)
+                size += len(call.ops)
+            else:
+                deferred.append(call)
+            names.update(call.names)
+        self._pending.extendleft(reversed(deferred))
+        return batch
+
+    def _answer(
+        self, batch: Iterable[_ThreadCall | _LoopCall], replies: Sequence[Reply], error: BaseException | None
+    ) -> None:
+        """Give each call of a batch its part, and wake its caller: a loop once for all its tasks."""
+        loops: dict[asyncio.AbstractEventLoop, list[_LoopCall]] = {}
+        start = 0
+        with self._lock:
+            for call in batch:
+                end = start + len(call.ops)
+                call.replies, call.error = (replies[start:end], None) if error is None else (None, error)
+                start = end
+        for call in batch:
+            if isinstance(call, _LoopCall):
+                loops.setdefault(call.loop, []).append(call)
+            elif not call.leads:
+                call.wake.release()
+        for loop, calls in loops.items():
+            with suppress(RuntimeError):  # that loop is closed, and nobody waits in it
+                loop.call_soon_threadsafe(_settle, calls)
+
+    def _hand_on(self) -> None:
+        """Give the lead to the first thread that is pending, else to the worker if tasks are, else to nobody."""
+        with self._lock:
+            while self._threads:
+                call = self._threads.popleft()
+                if not call.taken and not call.given_up:
+                    call.leads = True
+                    call.wake.release()
+                    return
+            if self._pending:
+                self._in_worker(self._serve)
+                return
+            self._led = False
+            if self._closed:
+                self._drained.set()
+
+    def _serve(self) -> None:
+        """Lead for one batch, in the worker thread."""
+        try:
+            with suppress(Exception):  # each caller has been told
+                self._lead_batch()
+        finally:
+            self._hand_on()
+
+    def _in_worker(self, job: Callable[[], None]) -> None:
+        if self._worker is None:
+            self._worker = _Worker(self)
+        self._worker.jobs.put(job)
+
+
+class AsyncBatching:
+    """`Batching` for an event loop; any number of loops may use it at once."""
+
+    def __init__(self, batching: Batching) -> None:
+        self._batching = batching
+
+    @property
+    def blocking(self) -> Store:
+        """The same store, for callers outside a loop."""
+        return self._batching
+
+    async def apply(self, ops: Sequence[Op]) -> Sequence[Reply]:
+        """Carry out a batch that names no id twice, in company or alone."""
+        return await self._batching.apply_async(ops)
+
+    async def scan(self, query: Query) -> Page:
+        """Give one page of the store."""
+        return await self._batching.run_in_worker(partial(self._batching.scan, query))
+
+    async def purge(self, limit: int) -> int:
+        """Purge the store."""
+        return await self._batching.run_in_worker(partial(self._batching.purge, limit))
+
+    async def close(self) -> None:
+        """Carry out what is pending, then close the store and end the worker thread."""
+        await asyncio.to_thread(self._batching.close)
+
+
+class _Worker:
+    """One thread that runs jobs in their order, until it is stopped or its `Batching` is forgotten."""
+
+    def __init__(self, owner: Batching) -> None:
+        self.jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=_work, args=(self.jobs,), name="notwice-store", daemon=True)
+        self._thread.start()
+        weakref.finalize(owner, self.jobs.put, None).atexit = False
+
+    def stop(self, timeout: float) -> None:
+        """End the thread after the jobs that it has, and wait up to `timeout` seconds for that."""
+        self.jobs.put(None)
+        if self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+
+
+def _work(jobs: SimpleQueue[Callable[[], None] | None]) -> None:
+    while (job := jobs.get()) is not None:
+        job()
+        del job  # it may hold the last reference to the store
+
+
+def _run(job: Callable[[], T], future: Future[T]) -> None:
+    try:
+        future.set_result(job())
+    except BaseException as error:  # noqa: BLE001 - it is the caller's
+        future.set_exception(error)
+
+
+def _settle(calls: Sequence[_LoopCall]) -> None:
+    for call in calls:
+        call.settle()
+
+
+def _told(error: BaseException) -> str:
+    if isinstance(error, StoreUnavailable):
+        return str(error)
+    return f"the commit that this call shared with others failed ({error!r}); whether it was carried out is not known"

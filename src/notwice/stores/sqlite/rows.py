@@ -1,0 +1,128 @@
+"""Records as rows: what is written, what is found, and how a query becomes conditions."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import NamedTuple
+
+from notwice.codec import decode_record, encode_record
+from notwice.model import AGE_UNKNOWN_MS, Insert, Query, Record, RecordView, Reply, Swap, Unreadable
+from notwice.stores.clocks import Moment
+from notwice.stores.shared import Name, deadline_ms, name_of, place_after, reply_of, stamped
+from notwice.stores.sqlite import schema
+
+
+class Row(NamedTuple):
+    """What is stored under a name, not yet decoded."""
+
+    etag: bytes
+    created_ms: int
+    written_ms: int
+    boot_ms: int
+    boot_id: str
+    record: object
+
+    def decoded(self, name: Name) -> Record | Unreadable:
+        """The record, or why it can't be read."""
+        record = decoded(name, self.record)
+        return record if isinstance(record, Unreadable) else stamped(record, self.created_ms)
+
+    def reply(self, name: Name, moment: Moment) -> Reply:
+        """The answer to an operation that changed nothing."""
+        age_ms = moment.since_ms(self.boot_ms, self.boot_id)
+        return reply_of((False, self.decoded(name), self.written_ms, moment.now_ms, age_ms))
+
+    def item(self, name: Name, moment: Moment) -> RecordView | Unreadable:
+        """What a scan gives."""
+        record = self.decoded(name)
+        if isinstance(record, Unreadable):
+            return record
+        age_ms = moment.since_ms(self.boot_ms, self.boot_id)
+        return RecordView(record, self.written_ms, moment.now_ms, age_ms)
+
+
+class Write(NamedTuple):
+    """One insert or swap whose record is encoded, so that no lock is held meanwhile."""
+
+    op: Insert | Swap
+    encoded: bytes
+
+    @classmethod
+    def of(cls, op: Insert | Swap) -> Write:
+        """Encode the record of `op`."""
+        return cls(op, encode_record(op.record))
+
+    def carry_out(self, connection: sqlite3.Connection, moment: Moment) -> Row | bool | None:
+        """Write it if its condition holds: ``True``. Else the row that is there, or ``None`` for none."""
+        record = self.op.record
+        created_ms = record.created_ms or moment.stamp_ms
+        values = (*self._columns(moment), created_ms)
+        if isinstance(self.op, Insert):
+            return connection.execute(schema.INSERT, values).rowcount == 1 or look(connection, name_of(self.op))
+        expected = (*values, self.op.expected_etag)
+        if record.created_ms and connection.execute(schema.REPLACE, expected).rowcount == 1:
+            return True
+        return connection.execute(schema.REPLACE_ALL, expected).rowcount == 1 or look(connection, name_of(self.op))
+
+    def _columns(self, moment: Moment) -> tuple[object, ...]:
+        record = self.op.record
+        return (
+            record.etag,
+            record.scope,
+            record.state.value,
+            record.released.value,
+            min(record.terms.lease_ms, AGE_UNKNOWN_MS),
+            moment.stamp_ms,
+            moment.boot_ms,
+            moment.boot_id,
+            deadline_ms(record, moment.stamp_ms),
+            self.encoded,
+            record.namespace,
+            record.id,
+        )
+
+
+def decoded(name: Name, column: object) -> Record | Unreadable:
+    """The record in a row, or why it can't be read."""
+    return decode_record(column if isinstance(column, bytes) else b"", *name)
+
+
+def is_readable(namespace: str, identifier: str, column: object) -> bool:
+    """Whether a row's record can be decoded: the function of that name in SQL."""
+    return not isinstance(decoded((namespace, identifier), column), Unreadable)
+
+
+def look(connection: sqlite3.Connection, name: Name) -> Row | None:
+    """What is stored under `name`. Leaves no read transaction open."""
+    rows = connection.execute(schema.LOOK, name).fetchall()
+    return Row(*rows[0]) if rows else None
+
+
+def scan_of(query: Query, moment: Moment) -> tuple[str, dict[str, object]]:
+    """The statement that gives the rows of one page and one more, with its parameters."""
+    parameters: dict[str, object] = {"limit": query.limit + 1, "boot_id": moment.boot_id, "boot_ms": moment.boot_ms}
+    conditions = ["true"]
+
+    def require(condition: str, **values: object) -> None:
+        conditions.append(condition)
+        parameters.update(values)
+
+    if query.namespace is not None:
+        require("namespace = :namespace", namespace=query.namespace)
+    if query.operation is not None:
+        require("id = :operation", operation=query.operation)
+    if query.states is not None:
+        states = {f"state_{number}": state.value for number, state in enumerate(sorted(query.states))}
+        require(f"state IN ({', '.join(f':{name}' for name in states)})", **states)
+    if query.scope_prefix is not None:  # as bytes: neither case nor wildcards nor NUL mean anything
+        prefix = query.scope_prefix.encode()
+        require("substr(CAST(scope AS BLOB), 1, :prefix_bytes) = :prefix", prefix=prefix, prefix_bytes=len(prefix))
+    if query.older_than_ms is not None:
+        require("written_ms <= :written_until_ms", written_until_ms=moment.now_ms - query.older_than_ms)
+    if query.unresolved is not None:
+        require(schema.UNRESOLVED if query.unresolved else f"NOT {schema.UNRESOLVED}")
+    if query.cursor is not None:
+        created_ms, namespace, identifier = place_after(query.cursor)
+        after: dict[str, object] = {"after_ms": created_ms, "after_namespace": namespace, "after_id": identifier}
+        require("(created_ms, namespace, id) > (:after_ms, :after_namespace, :after_id)", **after)
+    return schema.SCAN.format(conditions=" AND ".join(conditions)), parameters

@@ -1,0 +1,265 @@
+"""One file on a local disk, for any number of processes of one host."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from notwice.errors import StoreUnavailable
+from notwice.model import Get, Insert, Op, Page, Query, Reply, Swap
+from notwice.stores.clocks import Moment, SystemStoreClock, TrustedClock
+from notwice.stores.forks import stand_still_at_forks
+from notwice.stores.port import StoreClock
+from notwice.stores.shared import closed, cursor_after, name_of, refuse_repeated_names, reply_of, stamped
+from notwice.stores.sqlite import schema
+from notwice.stores.sqlite.connection import breaks_the_connection, explained, open_file, patiently, primary_code
+from notwice.stores.sqlite.rows import Row, Write, look, scan_of
+
+T = TypeVar("T")
+
+INSERTS_PER_SWEEP = 64
+SWEPT_PER_INSERT = 2
+"""Every so many new records, up to twice as many expired ones leave with the same commit: they can't pile up."""
+
+TIMEOUT_MAX = 3_600
+
+Found = Row | bool | None
+"""What became of an operation: ``True`` if it wrote, else the row that is there, or ``None``."""
+
+
+class SqliteStore:
+    """A `Store` in a SQLite database of its own.
+
+    A commit is on disk before it is reported. After an error of input or output the file is closed, the call is
+    refused, and the next one opens it anew; a commit that failed is never repeated. A forked child opens the file for
+    itself. Any number of processes of one host may use one file; each call waits up to `timeout` for the others.
+
+    Arguments:
+        path: the file. It is made if it is not there; its folder must be.
+        timeout: seconds to wait for other threads and processes. The time that the disk takes comes on top.
+        clock: wall and boot clock; the host's by default.
+        network: ``"allow"`` opens a file on a network file system, too. Only do so if one host alone ever opens it.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        timeout: float = 2.0,
+        clock: StoreClock | None = None,
+        network: Literal["refuse", "allow"] = "refuse",
+    ) -> None:
+        if not 0 < timeout <= TIMEOUT_MAX:
+            raise ValueError(f"timeout must be more than 0 and at most {TIMEOUT_MAX} seconds; it is {timeout}")
+        clock = clock or SystemStoreClock()
+        if not clock.boot_id():
+            raise StoreUnavailable(
+                "this system names no boot, so leases of before a restart can't be told from later ones; "
+                "SQLite stores need Linux or macOS"
+            )
+        self._path = Path(path).absolute()
+        self._timeout = timeout
+        self._network = network
+        self._clock = TrustedClock(clock)
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._identity = (0, 0)
+        self._closed = False
+        self._suspect = False  # the log may hold what never reached the disk
+        self._resting = True
+        self._stranded = False
+        self._unswept = 0
+        self._swept_up_to = (0, 0)
+        self._deadline = time.monotonic() + timeout
+        try:
+            self._connect(create=True)
+        except (sqlite3.Error, OSError) as error:
+            raise explained(error, self._path, timeout) from error
+        stand_still_at_forks(self)
+
+    def apply(self, ops: Sequence[Op]) -> Sequence[Reply]:
+        """Carry out a batch that names no id twice, in one commit. If it only finds, nothing is locked or written."""
+        if len(ops) != 1:
+            refuse_repeated_names(ops)
+        with self._turn() as connection:
+            moment = self._clock.read()
+            found = None if any(isinstance(op, Swap) for op in ops) else self._look(connection, ops)
+            if found is None:
+                moment, found = self._write(connection, ops)
+        return [_reply(op, each, moment) for op, each in zip(ops, found, strict=True)]
+
+    def scan(self, query: Query) -> Page:
+        """Give one page of the records that `query` describes, oldest first, with those it can't decode."""
+        with self._turn() as connection:
+            moment = self._clock.read()
+            statement, parameters = scan_of(query, moment)
+            found = self._patiently(lambda: connection.execute(statement, parameters).fetchall())
+        rows = [((namespace, identifier), Row(*columns)) for namespace, identifier, *columns in found[: query.limit]]
+        items = tuple(row.item(name, moment) for name, row in rows)
+        if len(found) <= query.limit or not rows:
+            return Page(items, None)
+        name, last = rows[-1]
+        return Page(items, cursor_after((last.created_ms, *name)))
+
+    def purge(self, limit: int) -> int:
+        """Drop up to `limit` expired records in one commit, and say how many went. Writes nothing if there are none."""
+        with self._turn() as connection:
+            if not self._patiently(lambda: self._expired(connection, self._clock.read(), limit)):
+                return 0
+            with self._transaction(connection):
+                return self._sweep(connection, self._clock.read(), limit)
+
+    def close(self) -> None:
+        """Close the file. The last process to close it leaves no log behind."""
+        with self._lock:
+            self._closed = True
+            self._disconnect()
+
+    def before_fork(self) -> None:
+        """Close the file: SQLite's state must not be copied, for locks and logs belong to one process."""
+        self._resting = self._lock.acquire(timeout=self._timeout)
+        if self._resting:
+            self._disconnect()
+
+    def after_fork_in_parent(self) -> None:
+        """Go on; the next call opens the file anew."""
+        if self._resting:
+            self._lock.release()
+
+    def after_fork_in_child(self) -> None:
+        """Begin anew; or never, if a call of another thread hung in the parent and its connection was copied."""
+        self._lock = threading.Lock()
+        if not self._resting and self._connection is not None:
+            self._stranded = True
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))  # closing it would touch the parent's log
+            self._connection = None
+
+    # --- what a call does with the connection ----------------------------------------------------------------------
+
+    def _look(self, connection: sqlite3.Connection, ops: Sequence[Op]) -> Sequence[Found] | None:
+        """What is there, if that settles all of `ops`: each is a get, or an insert of what is there already."""
+        found = self._patiently(lambda: [look(connection, name_of(op)) for op in ops])
+        settled = all(row is not None or isinstance(op, Get) for op, row in zip(ops, found, strict=True))
+        return found if settled else None
+
+    def _write(self, connection: sqlite3.Connection, ops: Sequence[Op]) -> tuple[Moment, Sequence[Found]]:
+        encoded = [op if isinstance(op, Get) else Write.of(op) for op in ops]
+        sweeps = self._unswept >= INSERTS_PER_SWEEP
+        if len(ops) == 1 and not sweeps and not self._suspect:
+            moment, found = self._patiently(lambda: self._carry_out(connection, encoded))  # its statement is its commit
+        else:
+            with self._transaction(connection):
+                moment, found = self._carry_out(connection, encoded)
+                if sweeps:
+                    self._sweep(connection, moment, SWEPT_PER_INSERT * self._unswept)
+        inserted = sum(each is True and isinstance(op, Insert) for op, each in zip(ops, found, strict=True))
+        self._unswept = inserted if sweeps else self._unswept + inserted
+        return moment, found
+
+    def _carry_out(self, connection: sqlite3.Connection, ops: Sequence[Get | Write]) -> tuple[Moment, Sequence[Found]]:
+        moment = self._clock.read()
+        return moment, [
+            look(connection, name_of(op)) if isinstance(op, Get) else op.carry_out(connection, moment) for op in ops
+        ]
+
+    def _sweep(self, connection: sqlite3.Connection, moment: Moment, limit: int) -> int:
+        """Drop up to `limit` expired records, within a transaction. Goes round those that it can't decode."""
+        gone = 0
+        for place, etag, expires_ms in self._expired(connection, moment, limit):
+            if connection.execute(schema.PURGE, (place, etag, moment.now_ms)).rowcount == 1:
+                gone += 1
+            else:
+                self._swept_up_to = (expires_ms, place)
+        return gone
+
+    def _expired(self, connection: sqlite3.Connection, moment: Moment, limit: int) -> list[tuple[Any, ...]]:
+        after_ms, after_place = self._swept_up_to
+        parameters = {"now_ms": moment.now_ms, "after_ms": after_ms, "after_place": after_place, "limit": limit}
+        return connection.execute(schema.EXPIRED, parameters).fetchall()
+
+    @contextmanager
+    def _transaction(self, connection: sqlite3.Connection) -> Iterator[None]:
+        """Hold the one lock for writing that there is, from before the first read to after the commit."""
+        if self._suspect:
+            self._settle(connection)
+        self._patiently(lambda: connection.execute(schema.BEGIN))
+        try:
+            yield
+            connection.execute("COMMIT")
+        except BaseException:
+            with suppress(sqlite3.Error):  # the first error says more
+                connection.execute("ROLLBACK")
+            raise
+
+    def _settle(self, connection: sqlite3.Connection) -> None:
+        """Empty the log before anything is added to it: after a failed sync, nobody knows what of it is on disk."""
+        ((busy, *_),) = self._patiently(lambda: connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall())
+        if busy:
+            raise StoreUnavailable(f"{self._path}: its log can't be cleared after an error while others read it")
+        self._suspect = False
+
+    # --- one call at a time ------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _turn(self) -> Iterator[sqlite3.Connection]:
+        deadline = time.monotonic() + self._timeout
+        if not self._lock.acquire(timeout=self._timeout):
+            raise StoreUnavailable(f"{self._path}: other threads kept it busy for {self._timeout:g} s")
+        try:
+            self._deadline = deadline
+            yield self._connected()
+        except sqlite3.Error as error:
+            if breaks_the_connection(error):
+                self._suspect = self._suspect or primary_code(error) == sqlite3.SQLITE_IOERR
+                self._disconnect()
+            raise explained(error, self._path, self._timeout) from error
+        finally:
+            self._lock.release()
+
+    def _patiently(self, attempt: Callable[[], T]) -> T:
+        return patiently(attempt, self._deadline)
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._closed:
+            raise closed()
+        if self._stranded:
+            raise StoreUnavailable(f"{self._path}: this process was forked while a call hung; start it anew")
+        if self._connection is None or self._identity != self._identity_of_file():
+            self._disconnect()
+            self._connect(create=False)
+        assert self._connection is not None
+        return self._connection
+
+    def _connect(self, *, create: bool) -> None:
+        self._connection = open_file(self._path, deadline=self._deadline, create=create, network=self._network)
+        self._identity = self._identity_of_file()
+        self._swept_up_to = (0, 0)
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(sqlite3.Error):  # it is given up either way
+                connection.close()
+
+    def _identity_of_file(self) -> tuple[int, int]:
+        """Which file stands under the path: it may have been put aside and another one put there."""
+        with suppress(OSError):
+            status = os.stat(self._path)  # noqa: PTH116 - on the hot path
+            return status.st_dev, status.st_ino
+        return 0, 0
+
+
+def _reply(op: Op, found: Found, moment: Moment) -> Reply:
+    if found is True and not isinstance(op, Get):
+        record = stamped(op.record, moment.stamp_ms)
+        return reply_of((True, record, moment.stamp_ms, moment.now_ms, 0))
+    if isinstance(found, Row):
+        return found.reply(name_of(op), moment)
+    return reply_of((False, None, 0, moment.now_ms, 0))

@@ -1,0 +1,65 @@
+"""Store URLs: ``engine://host/path?option=value``."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+
+class StoreUrl(NamedTuple):
+    """A URL taken apart. ``host`` may hold a user and a password, so it is never shown."""
+
+    scheme: str
+    host: str
+    path: str
+    options: tuple[tuple[str, str], ...]
+
+    def read_options(self, known: Mapping[str, Callable[[str], object]]) -> dict[str, object]:
+        """The options by name, each read by its function. Raises `ValueError` for unknown, repeated or wrong ones."""
+        values: dict[str, object] = {}
+        for name, text in self.options:
+            if name not in known:
+                raise ValueError(f"a {self.scheme} store has no option {name!r}; {suggestion(name, known)}")
+            if name in values:
+                raise ValueError(f"the option {name!r} of the {self.scheme} store is given twice")
+            values[name] = _read(name, text, known[name])
+        return values
+
+
+def parsed(url: str) -> StoreUrl:
+    """Take a store's URL apart. Raises `ValueError` for what is none, without repeating it: it may hold a password."""
+    scheme, separator, _ = url.partition("://")
+    if not separator or not scheme:
+        raise ValueError("a store is named by a URL, for example sqlite:///payments.db or memory://")
+    parts = urlsplit(url)
+    if parts.fragment:
+        raise ValueError(f"the URL of a {scheme} store has no part after #; write %23 for a # in its path")
+    options = parse_qsl(parts.query, keep_blank_values=True)
+    return StoreUrl(scheme.lower(), parts.netloc, unquote(parts.path), tuple(options))
+
+
+def one_of(*values: str) -> Callable[[str], str]:
+    """A reader of an option that has a few values."""
+
+    def read(text: str) -> str:
+        if text not in values:
+            raise ValueError(f"it is one of {', '.join(values)}")
+        return text
+
+    return read
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """What to write instead of `name`."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"it has {', '.join(names)}"
+
+
+def _read(name: str, text: str, reader: Callable[[str], object]) -> object:
+    try:
+        return reader(text)
+    except ValueError as error:
+        raise ValueError(f"the option {name}={text} can't be used: {error}") from error
