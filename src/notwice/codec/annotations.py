@@ -11,7 +11,6 @@ from typing import Any
 
 from notwice.codec import classes
 from notwice.codec.values import BUILT_IN
-from notwice.errors import EncodingError
 
 _CLASSES = (classes.is_enum, classes.is_stateful_model, classes.is_record, classes.is_named_tuple)
 
@@ -46,19 +45,17 @@ def _check(hint: object, seen: frozenset[object]) -> None:
 def _check_class(cls: Any, seen: frozenset[object]) -> None:  # noqa: ANN401 - a class, or a special form of typing
     if cls in BUILT_IN or cls in seen or not isinstance(cls, type) or _says_nothing(cls):
         return
-    if not any(kind(cls) for kind in _CLASSES):
-        raise EncodingError(
-            f"a value of type {cls.__module__}.{cls.__qualname__} can't be stored without loss; return built-in values, "
-            "dates, Decimals, UUIDs, Enum members, dataclasses, named tuples or pydantic models made of these"
-        )
-    classes.name_of(cls)
+    if not typing.is_typeddict(cls):
+        if not any(kind(cls) for kind in _CLASSES):
+            raise classes.refusal_of(cls)
+        classes.name_of(cls)
     for hint in _field_hints(cls):
         _check(hint, seen | {cls})
 
 
 def _says_nothing(cls: type) -> bool:
     """Say whether values of very different classes fit: then only the value itself can tell."""
-    if cls is object or cls is types.UnionType:
+    if cls in {object, Any, types.UnionType}:
         return True
     if issubclass(cls, (Iterator, AsyncIterator)):
         return False
@@ -67,11 +64,14 @@ def _says_nothing(cls: type) -> bool:
 
 def _field_hints(cls: type) -> list[object]:
     """Give the annotations of a class's fields, as far as they can be read."""
-    if not (is_dataclass(cls) or classes.is_named_tuple(cls)):
-        return []
+    if is_dataclass(cls):
+        names = [field.name for field in fields(cls)]
+    elif typing.is_typeddict(cls):
+        names = list(cls.__annotations__)
+    else:
+        names = list(getattr(cls, "_fields", ()))
     try:
-        hints = typing.get_type_hints(cls)
+        hints = typing.get_type_hints(cls) if names else {}
     except Exception:  # noqa: BLE001 - an annotation may name anything, and evaluating it may raise anything
         return []
-    names = [field.name for field in fields(cls)] if is_dataclass(cls) else getattr(cls, "_fields", ())
     return [hints[name] for name in names if name in hints]

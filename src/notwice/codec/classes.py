@@ -39,6 +39,14 @@ def class_named(name: str, kind: Callable[[type], bool]) -> type[Any]:
     return found
 
 
+def refusal_of(cls: type) -> EncodingError:
+    """Give the error for a class whose values can't be kept."""
+    return EncodingError(
+        f"a value of type {cls.__module__}.{cls.__qualname__} can't be stored without loss; return built-in values, "
+        "dates, Decimals, UUIDs, Enum members, dataclasses, named tuples or pydantic models made of these"
+    )
+
+
 def _found(name: str) -> type[Any] | None:
     module, _, path = name.partition(":")
     found: object = sys.modules.get(module)
