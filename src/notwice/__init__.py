@@ -1,4 +1,4 @@
-"""notwice makes any side effect safe to retry: it runs once per idempotency key, and every duplicate gets the answer."""
+"""notwice makes any side effect safe to retry: it runs once per key, and every duplicate gets the first answer."""
 
 from notwice.async_guard import AsyncGuard
 from notwice.errors import (

@@ -15,13 +15,14 @@ from notwice.flows import NewEtag, Ownership
 from notwice.model import Get, Op, Reply
 from notwice.observe import Event, Observer, tell
 from notwice.stores.port import Store
-from notwice.waiting import Clock, Gate, Place
+from notwice.waiting import Alarm, Clock, Gate, Place
 
 BATCH_MAX: Final = 256
 TICKS_PER_SECOND: Final = 20  # heartbeats are due at whole ticks, so that those of one tick share a trip
 ORPHANS_MAX: Final = 10_000  # operations; about 5 MB. Past it the oldest is left to its lease
 RETRY_FIRST: Final = 0.25  # seconds until a write that nobody confirmed is looked after
 RETRY_LONGEST: Final = 30.0
+TOLERANCE: Final = 0.001  # seconds by which a clock may call too early
 
 _R = TypeVar("_R")
 
@@ -117,7 +118,7 @@ class Heart:
         """Drop all operations, as after a fork: they are the parent's."""
         self._lock = threading.Lock()
         self._buckets: dict[int, set[Held]] = {}
-        self._scheduled: int | None = None
+        self._alarm = Alarm(self._clock, self.sweep)
 
     def add(self, held: Held) -> None:
         """Renew the lease of `held` from now on."""
@@ -137,33 +138,19 @@ class Heart:
         with self._lock:
             held.tick = tick = int(due * TICKS_PER_SECOND) + 1
             self._buckets.setdefault(tick, set()).add(held)
-            sooner = self._sooner(tick)
-        if sooner:
-            self._schedule(tick)
-
-    def _sooner(self, tick: int | None) -> bool:
-        """Whether a sweep must be asked for, so that one comes by `tick`; notes that it is, under the lock."""
-        if tick is None or (self._scheduled is not None and self._scheduled <= tick):
-            return False
-        self._scheduled = tick
-        return True
-
-    def _schedule(self, tick: int) -> None:
-        self._clock.call_later(max(0.0, tick / TICKS_PER_SECOND - self._clock.monotonic()), self.sweep)
+        self._alarm.by(tick / TICKS_PER_SECOND)
 
     def sweep(self) -> None:
         """Beat for whoever is due."""
         with self._lock:
             now = int(self._clock.monotonic() * TICKS_PER_SECOND + 0.5)
-            self._scheduled = None
             due = [held for tick in sorted(self._buckets) if tick <= now for held in self._buckets.pop(tick)]
         for first in range(0, len(due), BATCH_MAX):
             self._beat(due[first : first + BATCH_MAX])
         with self._lock:
             soonest = min(self._buckets, default=None)
-            sooner = self._sooner(soonest)
-        if sooner and soonest is not None:
-            self._schedule(soonest)
+        if soonest is not None:
+            self._alarm.by(soonest / TICKS_PER_SECOND)
 
     def _beat(self, due: list[Held]) -> None:
         now = self._clock.monotonic()
@@ -239,7 +226,7 @@ class Unanswered:
         self._claims: OrderedDict[Place, dict[bytes, Claim]] = OrderedDict()
         self._begins: dict[Place, _Job] = {}
         self._ends: dict[Held, _Job] = {}
-        self._scheduled = False
+        self._alarm = Alarm(self._clock, self.settle)
 
     def of(self, namespace: str, operation: str) -> Container[bytes]:
         """The etags that are on the list for this operation."""
@@ -274,7 +261,7 @@ class Unanswered:
         now = self._clock.monotonic()
         with self._lock:
             self._begins[place] = _Job(now, now + within)
-        self._schedule(RETRY_FIRST)
+        self._alarm.by(self._clock.monotonic() + RETRY_FIRST)
 
     def settle_end(self, held: Held) -> None:
         """Repeat the last move of `held` until the store confirms or refuses it."""
@@ -282,20 +269,12 @@ class Unanswered:
             if held in self._ends:
                 return
             self._ends[held] = _Job(self._clock.monotonic(), float("inf"))
-        self._schedule(RETRY_FIRST)
-
-    def _schedule(self, delay: float) -> None:
-        with self._lock:
-            if self._scheduled:
-                return
-            self._scheduled = True
-        self._clock.call_later(delay, self.settle)
+        self._alarm.by(self._clock.monotonic() + RETRY_FIRST)
 
     def settle(self) -> None:
         """Look after whatever is due."""
-        now = self._clock.monotonic()
+        now = self._clock.monotonic() + TOLERANCE
         with self._lock:
-            self._scheduled = False
             begins = [place for place, job in self._begins.items() if job.due <= now]
             ends = [held for held, job in self._ends.items() if job.due <= now]
         self._settle_begins(begins)
@@ -303,7 +282,7 @@ class Unanswered:
         with self._lock:
             soonest = min((job.due for jobs in (self._begins, self._ends) for job in jobs.values()), default=None)
         if soonest is not None:
-            self._schedule(max(RETRY_FIRST / 10, soonest - self._clock.monotonic()))
+            self._alarm.by(soonest)
 
     def _settle_begins(self, places: list[Place]) -> None:
         results = drive_together(

@@ -59,6 +59,7 @@ class OperationBase:
         "_policy",
         "_runtime",
         "_token",
+        "_told_lost",
         "beat_seconds",
         "forgiving",
         "gate",
@@ -72,6 +73,7 @@ class OperationBase:
         self._runtime = runtime
         self._policy = policy
         self._token: contextvars.Token[Operation | AsyncOperation] | None = None
+        self._told_lost = False
         self.own = own
         self.gate = Gate()
         self.guarded = guarded
@@ -210,12 +212,17 @@ class OperationBase:
             return self._failing(error)
         return self._suspending(error, None)
 
+    def _is_over(self, error: BaseException | None) -> bool:
+        """Whether nothing is left to do for a handler that leaves; who never heard of its loss is to hear of it now."""
+        return self.ended and (error is not None or not self.lost or self._told_lost)
+
     # -- what happens around a move
 
     def _ready(self, move: Move) -> bool:
         """Whether `move` is to be sent; raises if it can't follow what was done before."""
         own = self.own
         if own.lost:
+            self._told_lost = True
             raise OwnershipLost(own.record.id)
         if not self.guarded:
             own.ended = own.ended or move.ends
@@ -243,6 +250,7 @@ class OperationBase:
 
     def _failed(self, error: BaseException) -> None:
         if isinstance(error, OwnershipLost):
+            self._told_lost = True
             self.on_lost()
         elif self.own.pending is not None:
             self._tell("unanswered", type(error).__name__)
@@ -347,7 +355,7 @@ class Operation(OperationBase):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._reset_current()
-        if self.ended and not (self.lost and error is None):
+        if self._is_over(error):
             return
         try:
             self._move(self._leaving(error))
@@ -432,7 +440,7 @@ class AsyncOperation(OperationBase):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._reset_current()
-        if self.ended and not (self.lost and error is None):
+        if self._is_over(error):
             return
         try:
             await self._move(self._leaving(error))

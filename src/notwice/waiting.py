@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import heapq
 import itertools
 import logging
@@ -83,6 +84,31 @@ class SystemClock:
                 if left is not None and left <= 0:
                     return heapq.heappop(self._due)[2]
                 self._changed.wait(left)
+
+
+class Alarm:
+    """Calls a function once by the soonest of the times that it was asked for, however many they were."""
+
+    def __init__(self, clock: Clock, function: Callable[[], None]) -> None:
+        self._clock = clock
+        self._function = function
+        self._lock = threading.Lock()
+        self._at: float | None = None
+
+    def by(self, when: float) -> None:
+        """Call the function by `when`, a time of the clock."""
+        with self._lock:
+            if self._at is not None and self._at <= when:
+                return
+            self._at = when
+        self._clock.call_later(max(0.0, when - self._clock.monotonic()), functools.partial(self._ring, when))
+
+    def _ring(self, when: float) -> None:
+        with self._lock:
+            if self._at != when:  # a sooner time was asked for since, and came
+                return
+            self._at = None
+        self._function()
 
 
 class Gate:
