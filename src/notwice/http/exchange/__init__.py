@@ -164,7 +164,7 @@ class Exchange:
             whole = HttpRequest(request.method, raw_path, query, content_type, body)
             return RequestPrint(whole, fingerprint_http(whole, HTTP if self._policy.canonical_json else HTTP_BYTES))
         chosen = choose(request, body.read())
-        if not isinstance(chosen, bytes):
+        if not isinstance(chosen, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise TypeError(f"fingerprint gave a value of type {type(chosen).__qualname__}; it must give bytes")
         return RequestPrint(BytesRequest(chosen), fingerprint_bytes(chosen))
 

@@ -136,7 +136,8 @@ class HttpPolicy:
     @classmethod
     def api_cache(cls, *, principal: Principal, **options: Any) -> Self:  # noqa: ANN401 - the fields of this class
         """The older API cache: 2xx completed, 429 abandoned, all else failed, bodies compared by their bytes."""
-        return cls(principal=principal, **{"statuses": _CACHE_STATUSES, "canonical_json": False, **options})
+        preset: dict[str, Any] = {"statuses": _CACHE_STATUSES, "canonical_json": False}
+        return cls(principal=principal, **{**preset, **options})
 
     def ending(self, status: int) -> Ending:
         """What an answer of this status says of the operation. A status outside of 200 to 599 says nothing."""
