@@ -102,6 +102,12 @@ def ask(  # every part of a request can be said
         return Answer(response.status, response.getheaders(), response.read())
 
 
+def keyed(line: str, key: str) -> bytes:
+    """A request of the account a1 without a body, as bytes."""
+    headers = f"Host: h\r\nIdempotency-Key: {key}\r\nX-Account-Id: a1\r\nContent-Length: 0"
+    return f"{line} HTTP/1.1\r\n{headers}\r\n\r\n".encode()
+
+
 class Raw:
     """A connection on which bytes are said and heard as they are."""
 
@@ -171,6 +177,19 @@ def begun(folder: Path) -> list[str]:
     """What the service has begun, one line a request: method and target."""
     journal = folder / "journal"
     return journal.read_text().splitlines() if journal.exists() else []
+
+
+@contextlib.contextmanager
+def deaf() -> Iterator[int]:
+    """A port that accepts no further connection: its queue is full."""
+    with socket.socket() as listener, contextlib.ExitStack() as callers:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(3):
+            caller = callers.enter_context(socket.socket())
+            caller.setblocking(False)
+            caller.connect_ex(listener.getsockname())
+        yield int(listener.getsockname()[1])
 
 
 def until(condition: Callable[[], bool]) -> bool:

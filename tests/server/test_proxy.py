@@ -188,7 +188,8 @@ def test_tunnels_and_websockets_are_refused_in_plain_words(gateway: Process, req
 
 def test_other_upgrades_are_passed_over(gateway: Process) -> None:
     """Whoever offers HTTP/2 over an upgrade is answered in HTTP/1.1, as the protocol allows."""
-    request = b"GET /echo HTTP/1.1\r\nHost: h\r\nConnection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\n\r\n"
+    upgrade = b"Connection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\n"
+    request = b"GET /echo HTTP/1.1\r\nHost: h\r\n" + upgrade + b"\r\n"
     assert values(echoed(gateway, request), "upgrade") == []
 
 
@@ -219,9 +220,9 @@ class Counting(http.server.ThreadingHTTPServer):
                 self.wfile.write(b"ok")
                 self.close_connection = closes
 
-            do_POST = do_DELETE = do_GET
+            do_POST = do_DELETE = do_GET  # noqa: N815 - the names that http.server calls
 
-            def log_message(self, format: str, *args: object) -> None:
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as http.server has it
                 pass
 
         super().__init__(("127.0.0.1", 0), Handler)

@@ -21,7 +21,7 @@ class Service(http.server.BaseHTTPRequestHandler):
         note(f"{self.command} {self.path}")
         getattr(self, f"on_{name}", self.on_echo)()
 
-    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = handle_any
+    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = handle_any  # noqa: N815 - as http.server calls them
 
     def on_echo(self) -> None:
         """Tell what came, byte for byte."""
@@ -156,7 +156,7 @@ class Service(http.server.BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
-    def log_message(self, format: str, *args: object) -> None:  # quiet
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as http.server has it
         pass
 
 
