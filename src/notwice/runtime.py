@@ -106,12 +106,13 @@ async def drive_async(flow: Generator[Op, Reply, _R], runtime: Runtime, timeout:
         op = next(flow)
         while True:
             answer: Reply | StoreUnavailable
+            limit = asyncio.timeout(deadline - monotonic())
             try:
-                async with asyncio.timeout(deadline - monotonic()):
+                async with limit:
                     (answer,) = await apply((op,))
             except Exception as error:  # noqa: BLE001 - whatever a store raises, its answer is missing
                 answer = unavailable(error)
-            if monotonic() > deadline:
+            if limit.expired() or monotonic() > deadline:
                 _give_up(flow, _too_late(timeout))
             op = flow.throw(answer) if isinstance(answer, StoreUnavailable) else flow.send(answer)
     except StopIteration as stop:

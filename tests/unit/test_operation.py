@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from typing import cast
 
 import pytest
 
@@ -289,7 +290,7 @@ def test_the_loser_of_a_complete_gets_what_a_duplicate_gets() -> None:
     world = World(recovery=rerun)
 
     def slow() -> str:
-        world.crash(current_operation())
+        world.crash(cast("Operation", current_operation()))
         world.own().complete("taker's")
         return "late"
 
@@ -303,7 +304,7 @@ def test_the_loser_of_a_complete_is_told_to_wait_for_the_taker() -> None:
     world = World(recovery=rerun)
 
     def slow() -> str:
-        world.crash(current_operation())
+        world.crash(cast("Operation", current_operation()))
         world.own()
         return "late"
 
