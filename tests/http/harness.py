@@ -268,6 +268,12 @@ def wsgi_request(
     return Answered(int(status[:3]), list(found), b"".join(written))
 
 
+def state_of(view: Any) -> tuple[str, bytes | None]:
+    """A record's state and the body that it keeps."""
+    result = view.record.result
+    return view.record.state.value, result and result.body
+
+
 def by_account(request: Any) -> str | None:
     return request.headers.get("x-account")  # type: ignore[no-any-return]  # any request
 

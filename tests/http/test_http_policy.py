@@ -34,7 +34,7 @@ def test_the_fields() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         policy().strict = True  # type: ignore[misc]  # what is tested
     with pytest.raises(TypeError):
-        HttpPolicy(SHARED)  # type: ignore[misc]  # what is tested
+        HttpPolicy(SHARED)  # type: ignore[call-arg]  # what is tested
 
 
 def test_the_defaults() -> None:

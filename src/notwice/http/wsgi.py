@@ -244,7 +244,7 @@ class _Run:
         """Call the app, and give its answer to iterate over and to close."""
         self._server_start = start_response
         rest = self._run(app)
-        return _Sending(next(rest, b""), rest)
+        return _Sending(next(rest, None), rest)
 
     def _run(self, app: App) -> Generator[bytes, None, None]:
         try:
@@ -350,7 +350,8 @@ class _Run:
         lost = self._settle()
         if lost is not None and not self._opened:
             return iter(_give(self._exchange.error(lost, self._request), self._server_start))
-        return iter([self._flushed()])
+        rest = self._flushed()
+        return iter([rest] if rest else [])  # an empty chunk would end the answer on some servers
 
     def _settle(self) -> OwnershipLost | None:
         self._settled = True
@@ -422,8 +423,8 @@ class _Run:
 class _Sending:
     """An answer on its way to the server."""
 
-    def __init__(self, first: bytes, rest: Generator[bytes, None, None]) -> None:
-        self._first: bytes | None = first
+    def __init__(self, first: bytes | None, rest: Generator[bytes, None, None]) -> None:
+        self._first = first
         self._rest = rest
 
     def __iter__(self) -> Iterator[bytes]:
