@@ -30,10 +30,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as ended:  # after help, or a usage error that was told
         return ended.code if isinstance(ended.code, int) else USAGE
     try:
-        return _carry_out(said)
+        status = _carry_out(said)
+        sys.stdout.flush()
     except BrokenPipeError:  # whoever read the list has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FINE
+        status = FINE
+    return status
 
 
 def _carry_out(said: argparse.Namespace) -> int:
@@ -55,6 +57,8 @@ def _on_a_store(said: argparse.Namespace) -> int:
         return _told(error, USAGE)
     except commands.Refused as error:
         return _told(error, REFUSED)
+    except BrokenPipeError:
+        raise
     except (StoreUnavailable, OSError) as error:
         return _told(error, UNAVAILABLE)
     except ForceRequired as error:
