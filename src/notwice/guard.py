@@ -13,7 +13,7 @@ from notwice.core import Ask
 from notwice.decorate import Target
 from notwice.errors import EncodingError, NotwiceError, OwnershipLost, StoreUnavailable
 from notwice.flows import OperatorChange, Ownership, Sent
-from notwice.guard_base import ABSENT, DEFAULT_POLICY, Done, GuardBase, Key, RequestPrint, Scope, reconciled, seen
+from notwice.guard_base import ABSENT, DEFAULT_POLICY, Done, GuardBase, Key, RequestPrint, Scope, reconciled
 from notwice.heart import unavailable
 from notwice.model import (
     Fingerprint,
@@ -306,23 +306,23 @@ class Guard(GuardBase):
         function = policy.recovery.function
         assert function is not None  # only who has one is told to ask
         try:
-            with operation.current():
+            with operation._current():
                 answer = function(operation)
         except Exception as error:  # noqa: BLE001 - whatever it raises, the outcome stays unknown
             answer = error
         except BaseException:
-            operation.put_back("reconcile was interrupted")
+            operation._put_back("reconcile was interrupted")
             raise
         try:
-            match reconciled(answer, may_run=core.may_run(operation.own.record, policy.terms)):
+            match reconciled(answer, may_run=core.may_run(operation.view.record, policy.terms)):
                 case Applied(result):
                     operation.complete(result)
-                    return Replay(seen(operation), decode_result)
+                    return Replay(operation.view, decode_result)
                 case str(unknown):
-                    operation.put_back(unknown)
-                    return Unresolved(seen(operation))
+                    operation._put_back(unknown)
+                    return Unresolved(operation.view)
                 case None:
-                    operation.start()
+                    operation._start()
                     return operation
         except OwnershipLost as error:
             return self._duplicate_of(error.view, operation.operation, policy)

@@ -188,7 +188,7 @@ class GuardBase:
                 raise RequestMismatch(outcome)
 
     def _tell_lost(self, operation: OperationBase, value: object) -> None:
-        record = operation.own.record
+        record = operation.view.record
         self._runtime.tell(Event("result_lost", record.id, record.namespace, record.attempt, "ownership lost", value))
 
     # -- an operator's moves
@@ -238,9 +238,3 @@ def reconciled(answer: object, *, may_run: bool) -> Applied | str | None:
     if answer is UNKNOWN:
         return "reconcile says unknown"
     return f"reconcile must return Applied(result), NOT_APPLIED or UNKNOWN, not {type(answer).__name__}"
-
-
-def seen(operation: OperationBase) -> RecordView:
-    """The record as its owner has just written it."""
-    record = operation.own.record
-    return RecordView(record, record.created_ms, record.created_ms, 0)

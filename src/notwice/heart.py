@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Container, Generator, Iterable, Mapping
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from notwice import core, flows
 from notwice.core import Claim
@@ -18,6 +18,7 @@ from notwice.stores.port import Store
 from notwice.waiting import Alarm, Clock, Gate, Place
 
 BATCH_MAX: Final = 256
+NEVER: Final = -1
 TICKS_PER_SECOND: Final = 20  # heartbeats are due at whole ticks, so that those of one tick share a trip
 ORPHANS_MAX: Final = 10_000  # operations; about 5 MB. Past it the oldest is left to its lease
 RETRY_FIRST: Final = 0.25  # seconds until a write that nobody confirmed is looked after
@@ -27,23 +28,31 @@ TOLERANCE: Final = 0.001  # seconds by which a clock may call too early
 _R = TypeVar("_R")
 
 
-class Held(Protocol):
-    """An operation as the heart sees it."""
+class Hold:
+    """An operation as the heart sees it: who owns it, the gate before its moves, and when its lease is to be renewed.
 
-    own: Ownership
-    gate: Gate
-    beat_seconds: float
-    run_until: float
-    tick: int
-    forgiving: bool
+    `on_lost` is called once another owner has it, `on_end` once a last move was confirmed behind its caller.
+    """
 
-    def on_lost(self) -> None:
-        """Another owner has it."""
-        ...
+    __slots__ = ("beat_seconds", "forgiving", "gate", "on_end", "on_lost", "own", "run_until", "tick")
 
-    def on_end(self) -> None:
-        """Its last write was confirmed."""
-        ...
+    def __init__(
+        self,
+        own: Ownership,
+        *,
+        beat_seconds: float,
+        run_until: float,
+        on_lost: Callable[[], None],
+        on_end: Callable[[], None],
+    ) -> None:
+        self.own = own
+        self.gate = Gate()
+        self.beat_seconds = beat_seconds
+        self.run_until = run_until
+        self.on_lost = on_lost
+        self.on_end = on_end
+        self.forgiving = False
+        self.tick = NEVER
 
 
 def drive_together(
@@ -117,34 +126,34 @@ class Heart:
     def forget(self) -> None:
         """Drop all operations, as after a fork: they are the parent's."""
         self._lock = threading.Lock()
-        self._buckets: dict[int, set[Held]] = {}
+        self._buckets: dict[int, set[Hold]] = {}
         self._alarm = Alarm(self._clock, self.sweep)
 
-    def add(self, held: Held) -> None:
-        """Renew the lease of `held` from now on."""
-        self._put(held, self._clock.monotonic() + held.beat_seconds)
+    def add(self, hold: Hold) -> None:
+        """Renew the lease of `hold` from now on."""
+        self._put(hold, self._clock.monotonic() + hold.beat_seconds)
 
-    def remove(self, held: Held) -> None:
+    def remove(self, hold: Hold) -> None:
         """Renew it no longer. A beat that is under way goes on; the gate keeps it apart from other moves."""
         with self._lock:
-            bucket = self._buckets.get(held.tick)
+            bucket = self._buckets.get(hold.tick)
             if bucket is not None:
-                bucket.discard(held)
+                bucket.discard(hold)
                 if not bucket:
-                    del self._buckets[held.tick]
-            held.tick = -1
+                    del self._buckets[hold.tick]
+            hold.tick = NEVER
 
-    def _put(self, held: Held, due: float) -> None:
+    def _put(self, hold: Hold, due: float) -> None:
         with self._lock:
-            held.tick = tick = int(due * TICKS_PER_SECOND) + 1
-            self._buckets.setdefault(tick, set()).add(held)
+            hold.tick = tick = int(due * TICKS_PER_SECOND) + 1
+            self._buckets.setdefault(tick, set()).add(hold)
         self._alarm.by(tick / TICKS_PER_SECOND)
 
     def sweep(self) -> None:
         """Beat for whoever is due."""
         with self._lock:
             now = int(self._clock.monotonic() * TICKS_PER_SECOND + 0.5)
-            due = [held for tick in sorted(self._buckets) if tick <= now for held in self._buckets.pop(tick)]
+            due = [hold for tick in sorted(self._buckets) if tick <= now for hold in self._buckets.pop(tick)]
         for first in range(0, len(due), BATCH_MAX):
             self._beat(due[first : first + BATCH_MAX])
         with self._lock:
@@ -152,43 +161,43 @@ class Heart:
         if soonest is not None:
             self._alarm.by(soonest / TICKS_PER_SECOND)
 
-    def _beat(self, due: list[Held]) -> None:
+    def _beat(self, due: list[Hold]) -> None:
         now = self._clock.monotonic()
-        inside: list[Held] = []
-        for held in due:
-            if held.own.ended or held.own.pending is not None:
+        inside: list[Hold] = []
+        for hold in due:
+            if hold.own.ended or hold.own.pending is not None:
                 continue
-            if held.run_until <= now:
-                self._tell("heartbeat_stopped", held)
-            elif held.gate.acquire(blocking=False):
-                inside.append(held)
+            if hold.run_until <= now:
+                self._tell("heartbeat_stopped", hold)
+            elif hold.gate.acquire(blocking=False):
+                inside.append(hold)
             else:  # a move is under way: it renews the lease, if it succeeds
-                self._put(held, now + held.beat_seconds / 4)
+                self._put(hold, now + hold.beat_seconds / 4)
         try:
             beats = [
-                flows.move(held.own, core.beaten, ends=False, forgiving=False, new_etag=self._new_etag, sends_max=1)
-                for held in inside
+                flows.move(hold.own, core.beaten, ends=False, forgiving=False, new_etag=self._new_etag, sends_max=1)
+                for hold in inside
             ]
             results = drive_together(beats, self._store.apply)
         finally:
-            for held in inside:
-                held.gate.release()
-        for held, result in zip(inside, results, strict=True):
-            self._after(held, result)
+            for hold in inside:
+                hold.gate.release()
+        for hold, result in zip(inside, results, strict=True):
+            self._after(hold, result)
 
-    def _after(self, held: Held, result: object) -> None:
-        if held.own.lost:
-            held.on_lost()
-        elif held.own.ended or held.own.pending is not None or held.tick == -1:
+    def _after(self, hold: Hold, result: object) -> None:
+        if hold.own.lost:
+            hold.on_lost()
+        elif hold.own.ended or hold.own.pending is not None or hold.tick == NEVER:
             return
         elif isinstance(result, NotwiceError):
-            self._tell("heartbeat_failed", held, type(result).__name__)
-            self._put(held, self._clock.monotonic() + held.beat_seconds / 4)
+            self._tell("heartbeat_failed", hold, type(result).__name__)
+            self._put(hold, self._clock.monotonic() + hold.beat_seconds / 4)
         else:
-            self._put(held, self._clock.monotonic() + held.beat_seconds)
+            self._put(hold, self._clock.monotonic() + hold.beat_seconds)
 
-    def _tell(self, name: str, held: Held, detail: str = "") -> None:
-        record = held.own.record
+    def _tell(self, name: str, hold: Hold, detail: str = "") -> None:
+        record = hold.own.record
         tell(self._observer, Event(name, record.id, record.namespace, record.attempt, detail))
 
 
@@ -225,7 +234,7 @@ class Unanswered:
         self._lock = threading.Lock()
         self._claims: OrderedDict[Place, dict[bytes, Claim]] = OrderedDict()
         self._begins: dict[Place, _Job] = {}
-        self._ends: dict[Held, _Job] = {}
+        self._ends: dict[Hold, _Job] = {}
         self._alarm = Alarm(self._clock, self.settle)
 
     def of(self, namespace: str, operation: str) -> Container[bytes]:
@@ -263,12 +272,12 @@ class Unanswered:
             self._begins[place] = _Job(now, now + within)
         self._alarm.by(self._clock.monotonic() + RETRY_FIRST)
 
-    def settle_end(self, held: Held) -> None:
-        """Repeat the last move of `held` until the store confirms or refuses it."""
+    def settle_end(self, hold: Hold) -> None:
+        """Repeat the last move of `hold` until the store confirms or refuses it."""
         with self._lock:
-            if held in self._ends:
+            if hold in self._ends:
                 return
-            self._ends[held] = _Job(self._clock.monotonic(), float("inf"))
+            self._ends[hold] = _Job(self._clock.monotonic(), float("inf"))
         self._alarm.by(self._clock.monotonic() + RETRY_FIRST)
 
     def settle(self) -> None:
@@ -276,7 +285,7 @@ class Unanswered:
         now = self._clock.monotonic() + TOLERANCE
         with self._lock:
             begins = [place for place, job in self._begins.items() if job.due <= now]
-            ends = [held for held, job in self._ends.items() if job.due <= now]
+            ends = [hold for hold, job in self._ends.items() if job.due <= now]
         self._settle_begins(begins)
         self._settle_ends(ends)
         with self._lock:
@@ -297,27 +306,27 @@ class Unanswered:
                 elif job is not None:
                     job.later(now)
 
-    def _settle_ends(self, ends: list[Held]) -> None:
-        inside = [held for held in ends if held.gate.acquire(blocking=False)]
-        open_ = [held for held in inside if not held.own.ended]
+    def _settle_ends(self, ends: list[Hold]) -> None:
+        inside = [hold for hold in ends if hold.gate.acquire(blocking=False)]
+        open_ = [hold for hold in inside if not hold.own.ended]
         try:
-            drive_together((self._repeat(held) for held in open_), self._store.apply)
+            drive_together((self._repeat(hold) for hold in open_), self._store.apply)
         finally:
-            for held in inside:
-                held.gate.release()
+            for hold in inside:
+                hold.gate.release()
         now = self._clock.monotonic()
-        for held in ends:
+        for hold in ends:
             with self._lock:
-                if held.own.ended:
-                    self._ends.pop(held, None)
+                if hold.own.ended:
+                    self._ends.pop(hold, None)
                 else:
-                    self._ends[held].later(now)
-            if held.own.lost:
-                held.on_lost()
-            elif held.own.ended:
-                held.on_end()
+                    self._ends[hold].later(now)
+            if hold.own.lost:
+                hold.on_lost()
+            elif hold.own.ended:
+                hold.on_end()
 
-    def _repeat(self, held: Held) -> Generator[Op, Reply, object]:
+    def _repeat(self, hold: Hold) -> Generator[Op, Reply, object]:
         return flows.move(
-            held.own, core.beaten, ends=True, forgiving=held.forgiving, new_etag=self._new_etag, sends_max=1
+            hold.own, core.beaten, ends=True, forgiving=hold.forgiving, new_etag=self._new_etag, sends_max=1
         )

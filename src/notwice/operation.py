@@ -14,12 +14,12 @@ from notwice import core, flows, identity
 from notwice.codec import decode_value, encode_value
 from notwice.errors import NotApplied, NotCompleted, NotwiceError, OperationEnded, OwnershipLost, StoreUnavailable
 from notwice.flows import Change, Ownership
-from notwice.model import Op, Record, Reply, Result, State
+from notwice.heart import Hold
+from notwice.model import Op, Record, RecordView, Reply, Result, State
 from notwice.observe import Event
 from notwice.policy import Policy
 from notwice.results import OMITTED, result_of
 from notwice.runtime import Runtime, drive, drive_async, new_etag
-from notwice.waiting import Gate
 
 _CURRENT: contextvars.ContextVar[Operation | AsyncOperation] = contextvars.ContextVar("notwice_operation")
 
@@ -56,17 +56,13 @@ class OperationBase:
     """What both faces of an operation share: everything but the waiting."""
 
     __slots__ = (
+        "_hold",
+        "_own",
         "_policy",
         "_runtime",
         "_token",
         "_told_lost",
-        "beat_seconds",
-        "forgiving",
-        "gate",
         "guarded",
-        "own",
-        "run_until",
-        "tick",
     )
 
     def __init__(self, runtime: Runtime, own: Ownership, policy: Policy, *, guarded: bool = True) -> None:
@@ -74,100 +70,103 @@ class OperationBase:
         self._policy = policy
         self._token: contextvars.Token[Operation | AsyncOperation] | None = None
         self._told_lost = False
-        self.own = own
-        self.gate = Gate()
+        self._own = own
         self.guarded = guarded
         """Whether a record stands behind this operation; not so under ``store_failure="proceed"`` without a store."""
-        self.forgiving = False
-        self.tick = -1
-        self.beat_seconds = max(policy.terms.lease_ms / 1000 / BEATS_PER_LEASE, BEAT_SECONDS_MIN)
-        self.run_until = runtime.clock.monotonic() + policy.run_max_seconds
+        self._hold = Hold(
+            own,
+            beat_seconds=max(policy.terms.lease_ms / 1000 / BEATS_PER_LEASE, BEAT_SECONDS_MIN),
+            run_until=runtime.clock.monotonic() + policy.run_max_seconds,
+            on_lost=self._on_lost,
+            on_end=self._on_end,
+        )
         if guarded:
-            runtime.heart.add(self)
+            runtime.heart.add(self._hold)
 
     @property
-    def policy(self) -> Policy:
-        """The policy that this attempt was begun with."""
-        return self._policy
+    def view(self) -> RecordView:
+        """The record as its owner last knew it. Its times are those of its creation."""
+        record = self._own.record
+        return RecordView(record, record.created_ms, record.created_ms, 0)
 
     @property
     def namespace(self) -> str:
         """Whose key it is."""
-        return self.own.record.namespace
+        return self._own.record.namespace
 
     @property
     def scope(self) -> str:
         """What is guarded."""
-        return self.own.record.scope
+        return self._own.record.scope
 
     @property
     def key(self) -> str:
         """The caller's idempotency key."""
-        return self.own.record.key
+        return self._own.record.key
 
     @property
     def operation(self) -> str:
         """The operation id."""
-        return self.own.record.id
+        return self._own.record.id
 
     @property
     def attempt(self) -> int:
         """How often the operation was claimed, this time included."""
-        return self.own.record.attempt
+        return self._own.record.attempt
 
     @property
     def recovery_point(self) -> str:
         """The last step known done, or an empty text."""
-        return self.own.record.recovery_point
+        return self._own.record.recovery_point
 
     @property
     def lost(self) -> bool:
         """Whether another owner has taken the operation over."""
-        return self.own.lost
+        return self._own.lost
 
     @property
     def ended(self) -> bool:
         """Whether a last move was made, be it confirmed or not."""
-        return self.own.ended or self.own.pending is not None
+        return self._own.ended or self._own.pending is not None
 
     @property
     def recovered(self) -> bool:
         """Whether an earlier attempt may have left something behind."""
-        return not self.own.claim.created
+        return not self._own.claim.created
 
     @property
     def progress(self) -> dict[str, object]:
         """What was checkpointed so far, by this and by earlier attempts: point to data."""
-        return {point: decode_value(data) for point, data in self.own.record.progress}
+        return {point: decode_value(data) for point, data in self._own.record.progress}
 
     def downstream_key(self, name: str = "") -> str:
         """A key for the next system, at most 38 characters: the same for every attempt, another for each `name`."""
-        self.own.touched = True
-        record = self.own.record
+        self._own.touched = True
+        record = self._own.record
         return identity.downstream_key(
             namespace=record.namespace, scope=record.scope, key=record.key, generation=record.generation, name=name
         )
 
     def downstream_uuid(self, name: str = "") -> UUID:
         """The same as `downstream_key`, for systems that take a UUID."""
-        self.own.touched = True
-        record = self.own.record
+        self._own.touched = True
+        record = self._own.record
         return identity.downstream_uuid(
             namespace=record.namespace, scope=record.scope, key=record.key, generation=record.generation, name=name
         )
 
-    def on_lost(self) -> None:
+    def _on_lost(self) -> None:
         """Another owner has the operation; the next move raises."""
-        self._runtime.heart.remove(self)
+        self._runtime.heart.remove(self._hold)
         self._tell("ownership_lost")
         self._runtime.waiters.notify((self.namespace, self.operation))
 
-    def on_end(self) -> None:
+    def _on_end(self) -> None:
         """The last move was confirmed."""
         self._runtime.waiters.notify((self.namespace, self.operation))
 
     def _tell(self, name: str, detail: str = "", value: object = None) -> None:
-        record = self.own.record
+        record = self._own.record
         self._runtime.tell(Event(name, record.id, record.namespace, record.attempt, detail, value))
 
     # -- the moves as values
@@ -187,7 +186,7 @@ class OperationBase:
         )
 
     def _abandoning(self) -> Move:
-        own = self.own
+        own = self._own
         change = partial(core.abandoned, claim=own.claim, touched=own.touched)
         return Move("abandoned", change, ends=True, forgiving=True)
 
@@ -198,7 +197,7 @@ class OperationBase:
         if not point:
             message = "a recovery point needs a name"
             raise ValueError(message)
-        self.own.touched = True
+        self._own.touched = True
         return Move("", partial(core.checkpointed, point=point, data=encode_value(data)))
 
     def _leaving(self, error: BaseException | None) -> Move:
@@ -220,7 +219,7 @@ class OperationBase:
 
     def _ready(self, move: Move) -> bool:
         """Whether `move` is to be sent; raises if it can't follow what was done before."""
-        own = self.own
+        own = self._own
         if own.lost:
             self._told_lost = True
             raise OwnershipLost(own.record.id)
@@ -237,33 +236,33 @@ class OperationBase:
             )
             raise StoreUnavailable(message)
         if move.ends:
-            self.forgiving = move.forgiving
-            self._runtime.heart.remove(self)
+            self._hold.forgiving = move.forgiving
+            self._runtime.heart.remove(self._hold)
         return True
 
     def _outcome(self, move: Move) -> tuple[State, Result | None]:
-        made = move.change(self.own.record, b"")
+        made = move.change(self._own.record, b"")
         return made.state, made.result
 
     def _flow(self, move: Move) -> Generator[Op, Reply, Record]:
-        return flows.move(self.own, move.change, ends=move.ends, forgiving=move.forgiving, new_etag=new_etag)
+        return flows.move(self._own, move.change, ends=move.ends, forgiving=move.forgiving, new_etag=new_etag)
 
     def _failed(self, error: BaseException) -> None:
         if isinstance(error, OwnershipLost):
             self._told_lost = True
-            self.on_lost()
-        elif self.own.pending is not None:
+            self._on_lost()
+        elif self._own.pending is not None:
             self._tell("unanswered", type(error).__name__)
-            self._runtime.unanswered.settle_end(self)
+            self._runtime.unanswered.settle_end(self._hold)
 
     def _done(self, move: Move) -> None:
         if move.event:
-            self._tell(move.event, self.own.record.error if move.event == "suspended" else "")
+            self._tell(move.event, self._own.record.error if move.event == "suspended" else "")
         if move.ends:
-            self.on_end()
+            self._on_end()
 
     @contextlib.contextmanager
-    def current(self) -> Generator[None, None, None]:
+    def _current(self) -> Generator[None, None, None]:
         """Make this the `current_operation`, without ending it at the end."""
         token = _CURRENT.set(self)  # type: ignore[arg-type]  # one of the two faces
         try:
@@ -328,16 +327,16 @@ class Operation(OperationBase):
         """Leave the operation with an unknown outcome; `answer` is what was sent to the caller, if that was whole."""
         self._move(self._suspending(error, answer))
 
-    def start(self) -> None:
+    def _start(self) -> None:
         """Confirm a re-claimed operation whose handler is about to run after it was reconciled."""
         self._move(Move("", core.started))
 
-    def put_back(self, error: str) -> None:
+    def _put_back(self, error: str) -> None:
         """Leave a re-claimed operation whose outcome could not be found out."""
         self._move(self._putting_back(error))
 
     def _move(self, move: Move) -> None:
-        with self.gate:
+        with self._hold.gate:
             if not self._ready(move):
                 return
             try:
@@ -413,16 +412,16 @@ class AsyncOperation(OperationBase):
         """Leave the operation with an unknown outcome; `answer` is what was sent to the caller, if that was whole."""
         await self._move(self._suspending(error, answer))
 
-    async def start(self) -> None:
+    async def _start(self) -> None:
         """Confirm a re-claimed operation whose handler is about to run after it was reconciled."""
         await self._move(Move("", core.started))
 
-    async def put_back(self, error: str) -> None:
+    async def _put_back(self, error: str) -> None:
         """Leave a re-claimed operation whose outcome could not be found out."""
         await self._move(self._putting_back(error))
 
     async def _move(self, move: Move) -> None:
-        async with self.gate:
+        async with self._hold.gate:
             if not self._ready(move):
                 return
             try:

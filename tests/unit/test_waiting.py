@@ -23,10 +23,10 @@ def test_the_system_clock_calls_in_order_and_outlives_errors() -> None:
         called.append("fails")
         raise ZeroDivisionError
 
-    clock.call_later(0.03, done.set)
-    clock.call_later(0.02, lambda: called.append("second"))
-    clock.call_later(0.01, fails)
+    clock.call_later(0.4, lambda: called.append("second"))
+    clock.call_later(0.2, fails)
     clock.call_later(0.0, lambda: called.append("first"))
+    clock.call_later(0.4, done.set)
     assert clock.wait(done, 10)
     assert called == ["first", "fails", "second"]
 

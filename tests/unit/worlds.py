@@ -48,8 +48,8 @@ class World:
 
     def crash(self, operation: Operation) -> None:
         """The owner is gone: no heartbeat any more, and a whole lease passes."""
-        self.guard._runtime.heart.remove(operation)
-        self.clock.advance(operation.own.record.terms.lease_ms / 1000)
+        self.guard._runtime.heart.remove(operation._hold)
+        self.clock.advance(operation.view.record.terms.lease_ms / 1000)
 
     def crashed(self, request: object = 1, **options: Any) -> Operation:
         operation = self.own(request, **options)
