@@ -164,7 +164,7 @@ class Shows:
 def test_a_record_that_can_not_be_read_is_refused() -> None:
     """P14: an older release that meets a newer record refuses; it never takes it for absent."""
     world = World()
-    world.guard._runtime.store = Shows()  # type: ignore[assignment]  # only apply is needed
+    world.guard._runtime.store = Shows()
     with pytest.raises(UnsupportedRecord, match="newer"):
         world.begin()
 
