@@ -230,7 +230,7 @@ def test_the_guarded_side_charges_each_order_once_through_all_kills(demo: Demo) 
     assert (found["double_charges"], found["lost"], found["other_amount_charges"], found["unresolved"]) == (0, 0, 0, 0)
     assert found["not_charged"] == found["contradictory_answers"] == 0
     assert found["held"] == found["resolved_by_ledger"] + found["released"] > 0
-    assert (found["service_kills"], found["gateway_kills"]) == (2, 2)
+    assert (found["kills"], found["service_kills"], found["gateway_kills"]) == (3, 2, 2)
     assert found["replays"] > 0
     assert found["mismatches_refused"] > 0
     assert found["unguarded_double_charges"] > 0
@@ -255,4 +255,16 @@ def test_it_stays_up_to_be_tried_until_it_is_interrupted(demo: Demo) -> None:
         process.communicate(timeout=60)
     assert [(answer.status, answer.replayed) for answer in answers] == [(201, False), (201, True)]
     assert answers[0].body == answers[1].body
+    assert process.returncode == 0
+    assert demo.leftovers() == []
+
+
+def test_nothing_is_left_of_a_demo_that_is_terminated_in_the_middle(demo: Demo) -> None:
+    """SIGTERM after the first kill, in mid-storm: all processes are ended and the folder is gone."""
+    with demo.start("--orders", "100", "--kills", "9") as process:
+        assert process.stderr is not None
+        assert next((line for line in process.stderr if " 1 kills" in line), None)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert process.returncode == 130
     assert demo.leftovers() == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import signal
 import sys
@@ -23,7 +24,7 @@ from notwice.demo.reconcile import Reconciler
 from notwice.demo.run import Comparison, Outcome, Plan, Show, draw_plan, run_bare, run_guarded
 from notwice.demo.sides import Side, bare_side, guarded_side
 
-ORDERS_MAX = 3_000
+ORDERS_MAX = 2_000
 KILLS_MAX = 30
 UNSOUND, INCOMPLETE = 1, 3
 INTERRUPTED = 130
@@ -54,7 +55,12 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--once", action="store_true", help="end after the table; else all stays up to be tried")
     parser.add_argument("--json", action="store_true", help="with --once: print one JSON object instead of the picture")
     parser.add_argument("--orders", type=_bounded(1, ORDERS_MAX), default=150, help="how many (default: 150)")
-    parser.add_argument("--kills", type=_bounded(0, KILLS_MAX), default=6, help="how many (default: 6)")
+    parser.add_argument(
+        "--kills",
+        type=_bounded(0, KILLS_MAX),
+        default=6,
+        help="how many, in turn of the service, of the gateway and of both (default: 6)",
+    )
     parser.add_argument("--seed", type=int, help="what the storm is drawn from (default: a new one, which is printed)")
     parser.add_argument("--port", type=_bounded(1, 65_535), help="where the gateway listens (default: a free port)")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write the picture to a file, too")
@@ -85,12 +91,14 @@ def _bounded(least: int, most: int) -> Callable[[str], int]:
 
 @contextmanager
 def _terminable() -> Generator[None]:
-    """Make SIGTERM and a closed terminal end the demo as Ctrl-C does, so that its processes are stopped."""
+    """Let the first SIGTERM or SIGHUP end the demo as Ctrl-C does; no further one disturbs the clearing up."""
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
+        for each in signals:
+            signal.signal(each, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    signals = (signal.SIGTERM, signal.SIGHUP)
     before = [signal.signal(each, interrupt) for each in signals]
     try:
         yield
@@ -160,7 +168,7 @@ def _present(comparison: Comparison, options: argparse.Namespace) -> None:
 
 def _style(options: argparse.Namespace) -> Style:
     return Style(
-        color=sys.stdout.isatty() and not options.no_color,
+        color=sys.stdout.isatty() and not options.no_color and "NO_COLOR" not in os.environ,
         unicode=(sys.stdout.encoding or "").lower().startswith("utf"),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -43,7 +43,8 @@ class Journal:
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self.seen: Counter[str] = Counter()
-        self.kills: Counter[str] = Counter()
+        self.kills = 0
+        self.killed_processes: Counter[str] = Counter()
         self.receipts: dict[tuple[str, str], set[bytes]] = {}
         self.replays = 0
         self.in_flight = 0
@@ -81,10 +82,11 @@ class Journal:
             self.finished += 1
             self.changed.notify_all()
 
-    def killed(self, name: str) -> None:
-        """A process was killed while that many requests were on their way."""
+    def killed(self, names: Iterable[str]) -> None:
+        """These processes were killed at one moment, while that many requests were on their way."""
         with self.changed:
-            self.kills[name] += 1
+            self.kills += 1
+            self.killed_processes.update(names)
             self.hit_by_kills += self.in_flight
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HOST = "127.0.0.1"
@@ -65,7 +66,9 @@ class Child:
     def start(self) -> None:
         """Start it and wait until it listens. It may need more than one try while its old port is being freed."""
         for _ in range(STARTS_MAX):
-            self._launch()
+            with ThreadPoolExecutor(1) as apart:
+                # Signals interrupt the main thread; here they can't fall between a start and its being known.
+                apart.submit(self._launch).result()
             if self._becomes_ready():
                 return
             self.kill()

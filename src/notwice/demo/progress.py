@@ -34,7 +34,7 @@ class Progress:
             self._write("\n")
 
     def _milestone(self, journal: Journal) -> tuple[int, int]:
-        return 4 * journal.finished // self._orders, journal.kills.total()
+        return 4 * journal.finished // self._orders, journal.kills
 
     def _line(self, journal: Journal) -> str:
         filled = WIDTH * journal.finished // self._orders
@@ -42,7 +42,7 @@ class Progress:
         troubles = f"{seen['timed_out']} timed out, {seen['cut']} cut, {journal.replays} replays"
         return (
             f"{self._title:<13}|{'#' * filled:<{WIDTH}}| {journal.finished}/{self._orders} orders, "
-            f"{journal.kills.total()} kills, {troubles}"
+            f"{journal.kills} kills, {troubles}"
         )
 
     def _write(self, text: str) -> None:

@@ -14,7 +14,7 @@ from notwice.demo.journal import CREATED
 from notwice.demo.processes import HOST
 from notwice.demo.service import Charge
 from notwice.errors import NotwiceError
-from notwice.model import RecordView, Result, ResultKind, State
+from notwice.model import RecordView, RecoveryKind, Result, ResultKind, State
 
 WHO = "demo"
 ASK_S = 5.0
@@ -49,9 +49,9 @@ class Reconciler:
         self.released = 0
 
     def round(self) -> None:
-        """Ask the ledger about each operation that nobody is at work on any more."""
+        """Ask the ledger about each held operation that nobody is at work on any more."""
         for view in list(self._unresolved()):
-            if self._has_no_owner(view):
+            if view.record.terms.recovery is RecoveryKind.HOLD and self._has_no_owner(view):
                 self._settle(view)
 
     def left(self) -> int:

@@ -40,7 +40,7 @@ def rows(comparison: Comparison) -> list[Row]:
 
 
 def _kills(outcome: Outcome, name: str) -> int:
-    return outcome.journal.kills[name]
+    return outcome.journal.killed_processes[name]
 
 
 def document(comparison: Comparison) -> dict[str, object]:
@@ -63,7 +63,7 @@ def document(comparison: Comparison) -> dict[str, object]:
         "held": guarded.held,
         "resolved_by_ledger": guarded.resolved,
         "released": guarded.released,
-        "kills": guarded.journal.kills.total(),
+        "kills": guarded.journal.kills,
         "service_kills": _kills(guarded, "payments service"),
         "gateway_kills": _kills(guarded, "gateway"),
         "requests_hit_by_kills": guarded.journal.hit_by_kills,
@@ -71,7 +71,7 @@ def document(comparison: Comparison) -> dict[str, object]:
         "unguarded_charged": bare.accounts.charged,
         "unguarded_other_amount_charges": bare.accounts.other_amount,
         "unguarded_lost": bare.accounts.lost,
-        "unguarded_kills": bare.journal.kills.total(),
+        "unguarded_kills": bare.journal.kills,
         "unguarded_answers": dict(sorted(bare.journal.seen.items())),
         "took_s": round(comparison.took_s, 1),
     }

@@ -106,12 +106,15 @@ class Killer:
             targets = self._targets(kill)
             if targets and not self._wait_for(kill):
                 return
-            for child in targets:
-                self._journal.killed(child.name)
-                child.kill()
             if targets:
-                time.sleep(DOWN_S)
-                self._side.start()
+                self._kill(targets)
+
+    def _kill(self, targets: Sequence[Child]) -> None:
+        self._journal.killed(child.name for child in targets)
+        for child in targets:
+            child.kill()
+        time.sleep(DOWN_S)
+        self._side.start()
 
     def _targets(self, kill: Kill) -> list[Child]:
         gateway = self._side.gateway

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 
@@ -37,13 +38,18 @@ The gateway and the payments service stay up until Ctrl-C. Try them:
 def stay_up(side: Side, reconciler: Reconciler) -> None:
     """Stay until Ctrl-C. What is killed is started again, and what a kill leaves open is reconciled."""
     print(invitation(side), flush=True)
-    while True:
-        time.sleep(ROUND_S)
-        for child in side.children():
-            if not child.runs():
-                child.start()
-                print(f"the {child.name} was gone and runs again, now as process {child.pid}", flush=True)
-        reconciler.round()
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            time.sleep(ROUND_S)
+            _revive(side)
+            reconciler.round()
+
+
+def _revive(side: Side) -> None:
+    for child in side.children():
+        if not child.runs():
+            child.start()
+            print(f"the {child.name} was gone and runs again, now as process {child.pid}", flush=True)
 
 
 def invitation(side: Side) -> str:

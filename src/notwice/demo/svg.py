@@ -41,7 +41,7 @@ def draw(comparison: Comparison) -> str:
 
 
 def _headline(comparison: Comparison) -> str:
-    kills = comparison.guarded.journal.kills.total()
+    kills = comparison.guarded.journal.kills
     return f"{comparison.guarded.accounts.intended} orders, impatient clients, {kills} kills in mid-charge"
 
 
