@@ -27,7 +27,7 @@ from notwice.model import (
     Unreadable,
     Unresolved,
 )
-from notwice.observe import Event, Observer, SilentObserver
+from notwice.observe import Observer
 from notwice.operation import AsyncOperation
 from notwice.policy import Applied, Duration, Policy, milliseconds, seconds
 from notwice.results import decode_result
@@ -61,7 +61,7 @@ class AsyncGuard(GuardBase):
         clock: Clock | None = None,
     ) -> None:
         faces = _asynchronous(store)
-        runtime = Runtime(faces.blocking, observer=observer or SilentObserver(), clock=clock, asynchronous=faces)
+        runtime = Runtime(faces.blocking, observer=observer, clock=clock, asynchronous=faces)
         super().__init__(runtime, policy, namespace)
 
     @property
@@ -341,7 +341,7 @@ class AsyncGuard(GuardBase):
         except StoreUnavailable:
             pass  # it is repeated behind the caller, who gets the value
         except EncodingError as error:
-            self._runtime.tell(Event("result_omitted", operation.operation, operation.namespace, detail=str(error)))
+            self._runtime.tell("result_omitted", operation.view.record, detail=str(error))
             with contextlib.suppress(StoreUnavailable):
                 await operation.omit()
         except OwnershipLost as error:

@@ -26,7 +26,7 @@ from notwice.model import (
     Unreadable,
     Unresolved,
 )
-from notwice.observe import Event, Observer, SilentObserver
+from notwice.observe import Observer
 from notwice.operation import Operation
 from notwice.policy import Applied, Duration, Policy, milliseconds, seconds
 from notwice.results import decode_result
@@ -58,7 +58,7 @@ class Guard(GuardBase):
         observer: Observer | None = None,
         clock: Clock | None = None,
     ) -> None:
-        runtime = Runtime(store, observer=observer or SilentObserver(), clock=clock, asynchronous=None)
+        runtime = Runtime(store, observer=observer, clock=clock, asynchronous=None)
         super().__init__(runtime, policy, namespace)
 
     @property
@@ -333,7 +333,7 @@ class Guard(GuardBase):
         except StoreUnavailable:
             pass  # it is repeated behind the caller, who gets the value
         except EncodingError as error:
-            self._runtime.tell(Event("result_omitted", operation.operation, operation.namespace, detail=str(error)))
+            self._runtime.tell("result_omitted", operation.view.record, detail=str(error))
             with contextlib.suppress(StoreUnavailable):
                 operation.omit()
         except OwnershipLost as error:

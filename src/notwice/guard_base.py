@@ -30,7 +30,6 @@ from notwice.model import (
     State,
     Unresolved,
 )
-from notwice.observe import Event
 from notwice.operation import OperationBase
 from notwice.policy import NOT_APPLIED, UNKNOWN, Applied, Policy
 from notwice.results import result_of
@@ -140,13 +139,10 @@ class GuardBase:
     # -- after
 
     def _tell_outcome(self, outcome: Duplicate) -> None:
-        record = outcome.view.record
-        self._runtime.tell(Event(_EVENTS[type(outcome)], record.id, record.namespace, record.attempt))
+        self._runtime.tell(_EVENTS[type(outcome)], outcome.view.record)
 
     def _tell_claim(self, own: Ownership) -> None:
-        record = own.record
-        name = "claimed" if own.claim.created else "reclaimed"
-        self._runtime.tell(Event(name, record.id, record.namespace, record.attempt))
+        self._runtime.tell("claimed" if own.claim.created else "reclaimed", own.record)
 
     def _left_behind(self, ask: Ask, sent: Sent, error: BaseException | None, *, policy: Policy) -> Ownership | None:
         """Take care of the claims of a begin that did not own; gives what runs unguarded, if the policy says so."""
@@ -159,7 +155,7 @@ class GuardBase:
             self._runtime.unanswered.settle_begin(place, sent, within=ask.terms.lease_ms / 1000)
         if unavailable:
             name = "unguarded" if proceeds else "store_unavailable"
-            self._runtime.tell(Event(name, ask.id, ask.namespace, detail=str(error)))
+            self._runtime.tell(name, core.fresh(ask, b""), detail=str(error))
         return Ownership(core.fresh(ask, b""), core.Claim(created=True), {}) if proceeds else None
 
     def _duplicate_of(self, view: RecordView | None, operation: str, policy: Policy) -> Duplicate:
@@ -188,8 +184,7 @@ class GuardBase:
                 raise RequestMismatch(outcome)
 
     def _tell_lost(self, operation: OperationBase, value: object) -> None:
-        record = operation.view.record
-        self._runtime.tell(Event("result_lost", record.id, record.namespace, record.attempt, "ownership lost", value))
+        self._runtime.tell("result_lost", operation.view.record, detail="ownership lost", value=value)
 
     # -- an operator's moves
 
@@ -207,7 +202,7 @@ class GuardBase:
         return partial(core.released, who=who, why=why, from_start=from_start, new_downstream_key=new_downstream_key)
 
     def _tell_operator(self, name: str, view: RecordView, who: str) -> None:
-        self._runtime.tell(Event(name, view.record.id, view.record.namespace, view.record.attempt, f"by {who}"))
+        self._runtime.tell(name, view.record, detail=f"by {who}")
 
 
 def _check_operator(who: str, why: str) -> None:

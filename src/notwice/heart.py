@@ -116,7 +116,7 @@ class Heart:
     Operations lie in buckets by the tick at which they are due, so that adding and removing one is a matter of a set.
     """
 
-    def __init__(self, store: Store, clock: Clock, *, observer: Observer, new_etag: NewEtag) -> None:
+    def __init__(self, store: Store, clock: Clock, *, observer: Observer | None, new_etag: NewEtag) -> None:
         self._store = store
         self._clock = clock
         self._observer = observer
@@ -198,7 +198,8 @@ class Heart:
 
     def _tell(self, name: str, hold: Hold, detail: str = "") -> None:
         record = hold.own.record
-        tell(self._observer, Event(name, record.id, record.namespace, record.attempt, detail))
+        if self._observer is not None:
+            tell(self._observer, Event(name, record.id, record.namespace, record.attempt, detail))
 
 
 class _Job:

@@ -53,13 +53,6 @@ class Observer(Protocol):
         ...
 
 
-class SilentObserver:
-    """Takes note of nothing."""
-
-    def on_event(self, event: Event) -> None:
-        """Do nothing."""
-
-
 class LogObserver:
     """Logs each event under the logger ``notwice``, at the level of `EVENTS`; handler values are never logged."""
 

@@ -16,15 +16,11 @@ from notwice.errors import NotApplied, NotCompleted, NotwiceError, OperationEnde
 from notwice.flows import Change, Ownership
 from notwice.heart import Hold
 from notwice.model import Op, Record, RecordView, Reply, Result, State
-from notwice.observe import Event
 from notwice.policy import Policy
 from notwice.results import OMITTED, result_of
 from notwice.runtime import Runtime, drive, drive_async, new_etag
 
 _CURRENT: contextvars.ContextVar[Operation | AsyncOperation] = contextvars.ContextVar("notwice_operation")
-
-BEATS_PER_LEASE: Final = 3
-BEAT_SECONDS_MIN: Final = 0.05  # a lease of a few milliseconds is for tests; beating it would only burn time
 
 
 def current_operation() -> Operation | AsyncOperation:
@@ -75,10 +71,10 @@ class OperationBase:
         """Whether a record stands behind this operation; not so under ``store_failure="proceed"`` without a store."""
         self._hold = Hold(
             own,
-            beat_seconds=max(policy.terms.lease_ms / 1000 / BEATS_PER_LEASE, BEAT_SECONDS_MIN),
+            beat_seconds=policy.beat_seconds,
             run_until=runtime.clock.monotonic() + policy.run_max_seconds,
-            on_lost=self._on_lost,
-            on_end=self._on_end,
+            on_lost=partial(_lost, runtime, own),
+            on_end=partial(_over, runtime, own),
         )
         if guarded:
             runtime.heart.add(self._hold)
@@ -155,19 +151,13 @@ class OperationBase:
             namespace=record.namespace, scope=record.scope, key=record.key, generation=record.generation, name=name
         )
 
-    def _on_lost(self) -> None:
-        """Another owner has the operation; the next move raises."""
-        self._runtime.heart.remove(self._hold)
-        self._tell("ownership_lost")
-        self._runtime.waiters.notify((self.namespace, self.operation))
+    def __del__(self) -> None:
+        """Renew no lease for an operation that nobody holds any more: it lapses, and shows as unresolved."""
+        if not self.ended:
+            self._runtime.heart.remove(self._hold)
 
-    def _on_end(self) -> None:
-        """The last move was confirmed."""
-        self._runtime.waiters.notify((self.namespace, self.operation))
-
-    def _tell(self, name: str, detail: str = "", value: object = None) -> None:
-        record = self._own.record
-        self._runtime.tell(Event(name, record.id, record.namespace, record.attempt, detail, value))
+    def _tell(self, name: str, detail: str = "") -> None:
+        self._runtime.tell(name, self._own.record, detail=detail)
 
     # -- the moves as values
 
@@ -250,7 +240,7 @@ class OperationBase:
     def _failed(self, error: BaseException) -> None:
         if isinstance(error, OwnershipLost):
             self._told_lost = True
-            self._on_lost()
+            self._hold.on_lost()
         elif self._own.pending is not None:
             self._tell("unanswered", type(error).__name__)
             self._runtime.unanswered.settle_end(self._hold)
@@ -259,7 +249,7 @@ class OperationBase:
         if move.event:
             self._tell(move.event, self._own.record.error if move.event == "suspended" else "")
         if move.ends:
-            self._on_end()
+            self._hold.on_end()
 
     @contextlib.contextmanager
     def _current(self) -> Generator[None, None, None]:
@@ -278,6 +268,17 @@ class OperationBase:
             with contextlib.suppress(ValueError):  # left in another context than it was entered in
                 _CURRENT.reset(self._token)
             self._token = None
+
+
+def _lost(runtime: Runtime, own: Ownership) -> None:
+    """Another owner has the operation; the next move raises."""
+    runtime.tell("ownership_lost", own.record)
+    _over(runtime, own)
+
+
+def _over(runtime: Runtime, own: Ownership) -> None:
+    """The last move was confirmed, or refused: whoever waits may look again."""
+    runtime.waiters.notify((own.record.namespace, own.record.id))
 
 
 class Operation(OperationBase):

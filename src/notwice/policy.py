@@ -20,6 +20,8 @@ Duration = float | int | timedelta
 DAY: Final = 86_400
 DURATION_MAX: Final = 100 * 366 * DAY  # a hundred years: a longer one is a mistake of units, or would overflow
 SETTLE_IS_LEASE: Final = None
+BEATS_PER_LEASE: Final = 3
+BEAT_SECONDS_MIN: Final = 0.05  # a lease of a few milliseconds is for tests; beating it would only burn time
 
 _T = TypeVar("_T")
 
@@ -158,6 +160,7 @@ class Policy:
     not_applied_errors: tuple[type[BaseException], ...] = ()
     terms: Terms = dataclasses.field(init=False, repr=False, compare=False)
     wait_seconds: float = dataclasses.field(init=False, repr=False, compare=False)
+    beat_seconds: float = dataclasses.field(init=False, repr=False, compare=False)
     run_max_seconds: float = dataclasses.field(init=False, repr=False, compare=False)
     store_timeout_seconds: float = dataclasses.field(init=False, repr=False, compare=False)
 
@@ -175,6 +178,7 @@ class Policy:
         put = object.__setattr__
         put(self, "terms", self._terms())
         put(self, "wait_seconds", seconds("wait", self.wait, zero=True))
+        put(self, "beat_seconds", max(self.terms.lease_ms / 1000 / BEATS_PER_LEASE, BEAT_SECONDS_MIN))
         put(self, "run_max_seconds", seconds("run_max", self.run_max))
         put(self, "store_timeout_seconds", seconds("store_timeout", self.store_timeout))
 

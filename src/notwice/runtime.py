@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from notwice.errors import StoreUnavailable
 from notwice.heart import Heart, Unanswered, unavailable
-from notwice.model import Op, Reply
+from notwice.model import Op, Record, Reply
 from notwice.observe import Event, Observer, tell
 from notwice.stores.port import AsyncStore, Store
 from notwice.waiting import Clock, SystemClock, Waiters
@@ -32,7 +32,7 @@ class Runtime:
     """
 
     def __init__(
-        self, store: Store, *, observer: Observer, clock: Clock | None, asynchronous: AsyncStore | None
+        self, store: Store, *, observer: Observer | None, clock: Clock | None, asynchronous: AsyncStore | None
     ) -> None:
         self.store = store
         self.asynchronous = asynchronous
@@ -52,9 +52,10 @@ class Runtime:
         self.unanswered.forget()
         self.waiters = Waiters()
 
-    def tell(self, event: Event) -> None:
-        """Tell the observer."""
-        tell(self.observer, event)
+    def tell(self, name: str, record: Record, *, detail: str = "", value: object = None) -> None:
+        """Tell the observer, if there is one."""
+        if self.observer is not None:
+            tell(self.observer, Event(name, record.id, record.namespace, record.attempt, detail, value))
 
 
 _RUNTIMES: weakref.WeakSet[Runtime] = weakref.WeakSet()

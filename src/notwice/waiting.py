@@ -97,11 +97,17 @@ class Alarm:
 
     def by(self, when: float) -> None:
         """Call the function by `when`, a time of the clock."""
+        if self._is_sooner(when):
+            return
         with self._lock:
-            if self._at is not None and self._at <= when:
+            if self._is_sooner(when):
                 return
             self._at = when
         self._clock.call_later(max(0.0, when - self._clock.monotonic()), functools.partial(self._ring, when))
+
+    def _is_sooner(self, when: float) -> bool:
+        at = self._at
+        return at is not None and at <= when
 
     def _ring(self, when: float) -> None:
         with self._lock:

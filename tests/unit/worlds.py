@@ -32,6 +32,7 @@ class World:
         self.store = FaultyStore(self.memory, FaultPlan(clock=self.clock))
         self.notebook = Notebook()
         self.effects: list[object] = []
+        self.kept: list[Operation] = []  # an operation that nobody holds renews no lease
         self.guard: Any = self.another(**policy)  # tests know what each begin gives
 
     def another(self, **policy: Any) -> Guard:
@@ -44,6 +45,7 @@ class World:
     def own(self, request: object = 1, **options: Any) -> Operation:
         operation = self.begin(request, **options)
         assert isinstance(operation, Operation), operation
+        self.kept.append(operation)
         return operation
 
     def crash(self, operation: Operation) -> None:
