@@ -12,7 +12,8 @@
    end that there is. Etags and incarnations are "fresh": the smallest number that nothing refers to. Nothing wraps, nothing
    collides, and histories that differ in names only are one.
 
-   A name that begins with M_ turns one rule off; the check expects a violation then. */
+   A name that begins with M_ turns one rule off; the check expects a violation then. A name that begins with V_ fails at
+   a situation that the clean configurations must come through: proof that they are not green for want of reaching it. */
 
 #ifndef POL
 #define POL HOLD    /* the recovery policy that the record was claimed with */
@@ -101,12 +102,43 @@ bool did[NC], dirty[NC], unanswered[NC];
 /* Ghosts: what really happened. No rule reads them but reconcile's function (the provider's view) and its `settle`. */
 byte own = 9, inc;      /* who wrote the claim; which incarnation of the key this record is */
 bool lapsed, ran, crashed;      /* lapsed since the last write; an owner came of this claim; a process died */
-byte cinc[NC]; bool run[NC], sup[NC], mine[NC], gone[NC];   /* per owner: incarnation, handler runs, operator took it, move applied, record replaced */
+byte cinc[NC]; bool acts[NC], sup[NC], mine[NC], gone[NC];   /* per owner: incarnation, handler runs, operator took it, move applied, record replaced */
 byte eff[NC + 3], clears[NC + 3]; bool freed[NC + 3];       /* per incarnation: effects, operator's releases, freed by abandon */
 bool dd1, dd2;          /* an effect of request 1, of request 2 */
 
-hidden bool won, res;   /* the store's verdict; whether there was an answer */
-hidden byte q, z; hidden int msk;
+bool won, res;          /* the store's verdict; whether there was an answer; both 0 between steps */
+hidden byte q, z; hidden int msk;   /* only inside one d_step: a search that backs up does not restore them */
+
+#ifdef V_LATE_AFTER_FREED
+bool replaced;          /* a released-as-new record has been replaced */
+#define VISIT_REPLACE if :: mark == AS_NEW -> replaced = 1 :: else fi
+#define VISIT_LATE assert(!(replaced && dk >= COMPLETE && st == IN_PROGRESS))
+#else
+#define VISIT_REPLACE skip
+#define VISIT_LATE skip
+#endif
+#ifdef V_ADOPTED_TWICE
+byte giver = 9;         /* whose adopting swap had no answer */
+#define VISIT_GIVE_BACK(p) giver = p
+#define VISIT_ADOPT(p) assert(giver == 9 || giver == p)
+#else
+#define VISIT_GIVE_BACK(p) skip
+#define VISIT_ADOPT(p) skip
+#endif
+#ifdef V_ABANDON_FINDS_ANOTHER
+#define VISIT_DONE(p) assert(k[p] != ABANDON || pc[p] == SETTLE || st != IN_PROGRESS)
+#else
+#ifdef V_SUSPEND_FINDS_ANOTHER
+#define VISIT_DONE(p) assert(k[p] != SUSPEND || st != IN_PROGRESS)
+#else
+#define VISIT_DONE(p) skip
+#endif
+#endif
+#ifdef V_LATE_COMPLETE_AFTER_RELEASE
+#define VISIT_LOST(p) assert(!(k[p] == COMPLETE && did[p] && sup[p]))
+#else
+#define VISIT_LOST(p) skip
+#endif
 
 #define HAS(set, e) ((e) != 0 && ((set) & (1 << (e))))
 
@@ -167,7 +199,7 @@ inline NO_RECORD() {
 
 inline OVER(w, n) {     /* the owner's claim has ended */
   live = 0; lapsed = 0; exp = 0; own = 9; et = n; won = 1; first = 0; was = 0; ran = 0;
-  if :: fin[w] == n -> mine[w] = 1; run[w] = 0 :: else fi }
+  if :: fin[w] == n -> mine[w] = 1; acts[w] = 0 :: else fi }
 
 /* The store: one write, by w, on the etag e, leaving the etag n. Everything is judged here, whoever sent it, and whenever. */
 inline APPLY(kk, w, e, n, r, m) {
@@ -176,7 +208,7 @@ inline APPLY(kk, w, e, n, r, m) {
   :: kk == INSERT && st == ABSENT -> NEW_RECORD(w, n, r)
   :: kk == REPLACE && st != ABSENT && et == e ->
        assert((st == TERMINAL && exp) || (st == ACCEPTED && mark == AS_NEW));   /* P6 */
-       LEAVE(); NEW_RECORD(w, n, r)
+       VISIT_REPLACE; LEAVE(); NEW_RECORD(w, n, r)
   :: kk == CLAIM && st != ABSENT && et == e ->
        assert(st == ACCEPTED || (st == IN_PROGRESS && lapsed));                 /* P1, P5 */
        assert(POL != HOLD || mark == BY_OPERATOR);                              /* P5, P7 */
@@ -201,7 +233,7 @@ inline APPLY(kk, w, e, n, r, m) {
        assert(st == IN_PROGRESS && own == w);                                   /* P5 */
        st = ACCEPTED; mark = 0; OVER(w, n)
   :: kk == ABANDON && ABANDONS(e) ->
-       assert(st == IN_PROGRESS && own == w);                                   /* P5 */
+       assert(st == IN_PROGRESS && (own == w || !ran));                         /* P5; or it settles what nobody owns */
        assert(m != AS_NEW || eff[inc] == 0);                                    /* P10 */
        st = ACCEPTED; mark = m; freed[inc] = (m == AS_NEW); OVER(w, n)
   :: kk == BEAT && st != ABSENT && et == e ->
@@ -215,15 +247,15 @@ inline APPLY(kk, w, e, n, r, m) {
 inline SEND(p, kk, e, n, m) {
   if
   :: d_step { APPLY(kk, p, e, n, f[p], m); res = 1 }
-  :: F > 0 -> d_step { F--; APPLY(kk, p, e, n, f[p], m); won = 0; res = 0 }             /* applied, answer lost */
-  :: F > 0 && dk == 0 -> d_step { F--; dk = kk; dw = p; de = e; dn = n; df = f[p]; dm = m; res = 0 }   /* on its way: arrives late, or never */
+  :: F > 0 -> d_step { printf("  no answer to:\n"); F--; APPLY(kk, p, e, n, f[p], m); won = 0; res = 0 }             /* applied, answer lost */
+  :: F > 0 && dk == 0 -> d_step { printf("  late: write %d by %d, expects %d, leaves %d\n", kk, p, e, n); F--; dk = kk; dw = p; de = e; dn = n; df = f[p]; dm = m; res = 0 }   /* on its way: arrives late, or never */
   :: F > 0 && dk != 0 -> d_step { F--; res = 0 }                                        /* lost */
   fi }
 
 inline RESET(p) {
   pc[p] = IDLE; k[p] = 0; f[p] = 0; cur[p] = 0; see[p] = 0; alt[p] = 0; fin[p] = 0; sent[p] = 0;
   fst[p] = 0; wsm[p] = 0; did[p] = 0; dirty[p] = 0; unanswered[p] = 0;
-  cinc[p] = 0; run[p] = 0; sup[p] = 0; mine[p] = 0; gone[p] = 0 }
+  cinc[p] = 0; acts[p] = 0; sup[p] = 0; mine[p] = 0; gone[p] = 0 }
 
 /* A begin is over. Whatever its answer was, what it sent and nobody confirmed goes on the process's list. */
 inline HAND_OVER(p) {
@@ -231,21 +263,29 @@ inline HAND_OVER(p) {
   list[HOME(p)] = list[HOME(p)] | sent[p];
 #endif
   sent[p] = 0 }
+/* What it took from the list goes back when the swap that was to replace it has no answer. It does not become an etag that
+   this begin sent: to own the operation under it (rule 0) while that swap is on its way would be to lose it to oneself. */
+inline GIVE_BACK(p) {
+#ifdef M_POPPED_OWNED
+  if :: k[p] == ADOPT -> sent[p] = sent[p] | (1 << see[p]) :: else fi;
+#else
+#ifndef M_POPPED_FORGOTTEN
+  if :: k[p] == ADOPT -> VISIT_GIVE_BACK(p); list[HOME(p)] = list[HOME(p)] | (1 << see[p]) :: else fi;
+#endif
+#endif
+  skip }
 inline ANSWERED(p) { d_step { printf("  %d is refused or served\n", p); HAND_OVER(p); RESET(p) } }
 inline UNANSWERED(p) { d_step {
   printf("  %d ends without an answer\n", p);
-  sent[p] = sent[p] | (1 << cur[p]);
-#ifndef M_POPPED_FORGOTTEN
-  if :: k[p] == ADOPT -> sent[p] = sent[p] | (1 << see[p]) :: else fi;      /* what it took from the list goes back */
-#endif
+  sent[p] = sent[p] | (1 << cur[p]); GIVE_BACK(p);
   list[HOME(p)] = list[HOME(p)] | sent[p]; RESET(p) } }
 
 inline SWAP(p, kk) { d_step { k[p] = kk; see[p] = et; REFRESH(cur[p]) } }
 
 inline BECOME(p) { d_step {
   printf("  %d owns it, incarnation %d, first %d was %d\n", p, inc, first, was);
-  cur[p] = et; HAND_OVER(p); cinc[p] = inc; run[p] = 1; ran = 1; fst[p] = first; wsm[p] = was; see[p] = 0; k[p] = 0;
-  z = 0; do :: z < NC -> assert(POL != HOLD || z == p || !run[z] || sup[z]); z++ :: else -> break od; z = 0;    /* P1 */
+  cur[p] = et; sent[p] = sent[p] & ~(1 << et); HAND_OVER(p); cinc[p] = inc; acts[p] = 1; ran = 1; fst[p] = first; wsm[p] = was; see[p] = 0; k[p] = 0;
+  z = 0; do :: z < NC -> assert(POL != HOLD || z == p || !acts[z] || sup[z]); z++ :: else -> break od; z = 0;    /* P1 */
   if :: POL == RECONCILE && !first && !was -> pc[p] = ASK :: else -> pc[p] = WORK fi } }
 
 /* Rules 0 to 8, on the record as the answer shows it. */
@@ -257,7 +297,11 @@ inline DECIDE(p) {
 #endif
   :: else ->
      if
-     :: st == ABSENT -> d_step { k[p] = INSERT; see[p] = 0; REFRESH(cur[p]) }           /* 1 */
+     :: st == ABSENT -> d_step {
+#ifdef M_ABSENCE_SETTLES
+          list[HOME(p)] = 0;
+#endif
+          k[p] = INSERT; see[p] = 0; REFRESH(cur[p]) }           /* 1 */
      :: (st == TERMINAL && exp) || mark == AS_NEW -> SWAP(p, REPLACE)                   /* 3 */
 #ifdef M_ACCEPTED_EXPIRES
      :: st == ACCEPTED && exp && mark != AS_NEW -> SWAP(p, REPLACE)
@@ -275,7 +319,7 @@ inline DECIDE(p) {
            if
            :: st == TERMINAL -> ANSWERED(p)                                             /* 5: Replay */
            :: st == IN_PROGRESS && HAS(list[HOME(p)], et) ->                            /* 5: whoever takes it out */
-                d_step { list[HOME(p)] = list[HOME(p)] & ~(1 << et) }; SWAP(p, ADOPT)
+                d_step { VISIT_ADOPT(p); list[HOME(p)] = list[HOME(p)] & ~(1 << et) }; SWAP(p, ADOPT)
            :: else ->
               assert(et != cur[p] && !HAS(sent[p], et));                                /* P13: not told of itself */
               if
@@ -326,8 +370,8 @@ inline MOVED(p) {       /* after a try of a terminal move */
        :: alt[p] != 0 && et == alt[p] -> d_step { cur[p] = alt[p]; alt[p] = 0; FRESH(fin[p]) }  /* no loss: again, on top of it */
        :: else ->
             if
-            :: k[p] != COMPLETE && unanswered[p] -> skip                        /* finds another's record, or none: done */
-            :: else ->                                                          /* OwnershipLost */
+            :: pc[p] == SETTLE || (k[p] != COMPLETE && unanswered[p]) -> VISIT_DONE(p)   /* finds another's record, or none: done */
+            :: else -> VISIT_LOST(p);                                           /* OwnershipLost */
                  assert(!mine[p] || sup[p] || gone[p]);                         /* P13 */
                  assert(POL != HOLD || sup[p] || gone[p])                       /* P5: under hold only an operator takes */
             fi;
@@ -337,9 +381,9 @@ inline MOVED(p) {       /* after a try of a terminal move */
 
 /* Reconcile may run what the provider does not know only when no earlier owner can still act: that is what `settle` waits for. */
 inline SETTLED(p) { d_step {
-  q = 1; z = 0;
+  res = 1; z = 0;
 #ifndef M_NO_SETTLE
-  do :: z < NC -> if :: z != p && run[z] && cinc[z] == cinc[p] -> q = 0 :: else fi; z++ :: else -> break od; z = 0
+  do :: z < NC -> if :: z != p && acts[z] && cinc[z] == cinc[p] -> res = 0 :: else fi; z++ :: else -> break od; z = 0
 #endif
   } }
 
@@ -351,7 +395,7 @@ end:
        d_step { FRESH(cur[p]); k[p] = INSERT; pc[p] = BEGIN } }
   :: atomic { pc[p] == IDLE && B > 0 && st == IN_PROGRESS && HAS(list[HOME(p)], et) ->
        d_step { B--; list[HOME(p)] = list[HOME(p)] & ~(1 << et); cur[p] = et; f[p] = fp; fst[p] = first; wsm[p] = was;
-                cinc[p] = inc; own = p; k[p] = ABANDON; FRESH(fin[p]); pc[p] = SETTLE } }
+                cinc[p] = inc; k[p] = ABANDON; FRESH(fin[p]); pc[p] = SETTLE } }
   :: atomic { pc[p] == BEGIN ->
        SEND(p, k[p], see[p], cur[p], 0);
        if
@@ -360,7 +404,7 @@ end:
        :: res == 0 && k[p] == INSERT -> skip
 #endif
        :: res == 0 -> d_step {                                                  /* or it asks anew, and remembers, */
-            sent[p] = sent[p] | (1 << cur[p]) | (k[p] == ADOPT -> 1 << see[p] : 0); k[p] = INSERT; see[p] = 0; FRESH(cur[p]) }
+            sent[p] = sent[p] | (1 << cur[p]); GIVE_BACK(p); k[p] = INSERT; see[p] = 0; FRESH(cur[p]) }
        :: res == 0 -> UNANSWERED(p)                                             /* or it ends */
        :: res -> DECIDE(p)
        fi; TIDY() }
@@ -377,15 +421,16 @@ end:
   :: atomic { pc[p] == ASK -> SETTLED(p);
        if
        :: eff[cinc[p]] > 0 -> TERMINAL_MOVE(p, COMPLETE)
-       :: eff[cinc[p]] == 0 && q -> pc[p] = CONFIRM
-       :: eff[cinc[p]] == 0 && !q -> TERMINAL_MOVE(p, ABANDON)                          /* not yet */
+       :: eff[cinc[p]] == 0 && res -> pc[p] = CONFIRM
+       :: eff[cinc[p]] == 0 && !res -> TERMINAL_MOVE(p, ABANDON)                          /* not yet */
        :: S > 0 -> S--; TERMINAL_MOVE(p, ABANDON)                                       /* unknown */
-       fi; q = 0 }
+       fi; res = 0 }
   :: atomic { pc[p] == CONFIRM -> d_step { if :: alt[p] == 0 -> FRESH(alt[p]) :: else fi };
        SEND(p, BEAT, cur[p], alt[p], 0);
        d_step { if :: res && (won || et == alt[p]) -> cur[p] = et; alt[p] = 0; pc[p] = WORK
                    :: res && !(won || et == alt[p]) -> RESET(p)
                    :: !res -> skip fi }; TIDY() }
+  :: atomic { pc[p] == CONFIRM && S > 0 -> S--; TERMINAL_MOVE(p, SUSPEND) }
   :: atomic { pc[p] == MOVE || pc[p] == SETTLE -> SEND(p, k[p], cur[p], fin[p], LEFT(p)); MOVED(p); TIDY() }
   od }
 
@@ -415,7 +460,7 @@ end:
   :: atomic { mark == AS_NEW -> d_step { PURGE() }; TIDY() }
 #endif
   /* the network */
-  :: atomic { dk != 0 -> d_step { APPLY(dk, dw, de, dn, df, dm); dk = 0; dw = 0; de = 0; dn = 0; df = 0; dm = 0 }; TIDY() }
+  :: atomic { dk != 0 -> d_step { VISIT_LATE; APPLY(dk, dw, de, dn, df, dm); dk = 0; dw = 0; de = 0; dn = 0; df = 0; dm = 0 }; TIDY() }
   :: atomic { dk != 0 -> d_step { dk = 0; dw = 0; de = 0; dn = 0; df = 0; dm = 0 }; TIDY() }
   /* the operator: is shown a record, later acts on that etag */
   :: atomic { oet == 0 && O > 0 && ((st == ACCEPTED && mark != AS_NEW) || (st == IN_PROGRESS && !live)
@@ -441,8 +486,8 @@ end:
 proctype Final() {
   timeout ->
     assert(!(st == IN_PROGRESS && live));                                       /* P7: what is open is visible as unresolved */
-    z = 0; q = 0; do :: z < NC -> q = q | HAS(list[z], et); z++ :: else -> break od;
-    assert(st != IN_PROGRESS || ran || crashed || q) }                          /* P13: no begin leaves an owner behind */
+    d_step { z = 0; q = 0; do :: z < NC -> q = q | HAS(list[z], et); z++ :: else -> break od;
+             assert(st != IN_PROGRESS || ran || crashed || q) } }                          /* P13: no begin leaves an owner behind */
 
 init { atomic {
   byte i = 0; do :: i < NC -> run Caller(i); i++ :: else -> break od;
