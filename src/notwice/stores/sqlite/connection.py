@@ -19,11 +19,11 @@ from typing import Final, Literal, TypeVar
 from notwice.errors import StoreUnavailable, UnsupportedRecord
 from notwice.stores.sqlite import schema
 from notwice.stores.sqlite.mounts import network_file_system
-from notwice.stores.sqlite.rows import is_readable
+from notwice.stores.sqlite.rows import crc32_of, is_readable
 
 T = TypeVar("T")
 
-SQLITE_MIN: Final = (3, 35, 0)
+SQLITE_MIN: Final = (3, 38, 0)
 
 BUSY_MS: Final = 10
 """How long SQLite itself waits for a lock. We ask again after that: its own pauses grow to 100 ms, ours don't."""
@@ -97,6 +97,7 @@ def open_file(
         f"{path.as_uri()}?mode=rw", uri=True, timeout=BUSY_MS / 1000, isolation_level=None, check_same_thread=False
     )
     try:
+        connection.create_function("crc32", 1, crc32_of, deterministic=True)
         connection.create_function("is_readable", 3, is_readable, deterministic=True)
         patiently(lambda: _prepare(connection, path, create=create), deadline)
     except BaseException:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
+from collections.abc import Sequence
 from typing import NamedTuple
+from zlib import crc32
 
 from notwice.codec import decode_record, encode_record
-from notwice.model import AGE_UNKNOWN_MS, Insert, Query, Record, RecordView, Reply, Swap, Unreadable
+from notwice.model import AGE_UNKNOWN_MS, Insert, Op, Query, Record, RecordView, Reply, Swap, Unreadable
 from notwice.stores.clocks import Moment
 from notwice.stores.shared import Name, deadline_ms, name_of, place_after, reply_of, stamped
 from notwice.stores.sqlite import schema
+
+DAMAGED = "its bytes are not those that were written; ask an operator to look the effect up where it happened"
 
 
 class Row(NamedTuple):
@@ -20,11 +25,12 @@ class Row(NamedTuple):
     written_ms: int
     boot_ms: int
     boot_id: str
+    checksum: int
     record: object
 
     def decoded(self, name: Name) -> Record | Unreadable:
         """The record, or why it can't be read."""
-        record = decoded(name, self.record)
+        record = decoded(name, self.record) if crc32_of(self.record) == self.checksum else Unreadable(*name, DAMAGED)
         return record if isinstance(record, Unreadable) else stamped(record, self.created_ms)
 
     def reply(self, name: Name, moment: Moment) -> Reply:
@@ -76,6 +82,7 @@ class Write(NamedTuple):
             moment.boot_ms,
             moment.boot_id,
             deadline_ms(record, moment.stamp_ms),
+            crc32(self.encoded),
             self.encoded,
             record.namespace,
             record.id,
@@ -87,6 +94,11 @@ def decoded(name: Name, column: object) -> Record | Unreadable:
     return decode_record(column if isinstance(column, bytes) else b"", *name)
 
 
+def crc32_of(column: object) -> int | None:
+    """The CRC-32 of a row's record, if it is bytes: the function ``crc32`` in SQL."""
+    return crc32(column) if isinstance(column, bytes) else None
+
+
 def is_readable(namespace: str, identifier: str, column: object) -> bool:
     """Whether a row's record can be decoded: the function of that name in SQL."""
     return not isinstance(decoded((namespace, identifier), column), Unreadable)
@@ -96,6 +108,13 @@ def look(connection: sqlite3.Connection, name: Name) -> Row | None:
     """What is stored under `name`. Leaves no read transaction open."""
     rows = connection.execute(schema.LOOK, name).fetchall()
     return Row(*rows[0]) if rows else None
+
+
+def all_present(connection: sqlite3.Connection, ops: Sequence[Op]) -> bool:
+    """Whether something is there for each insert among `ops`. May miss what has an unusual id."""
+    wanted = {name_of(op) for op in ops if isinstance(op, Insert)}
+    ids = json.dumps([identifier for _, identifier in wanted])
+    return wanted <= set(connection.execute(schema.PRESENT, (ids,)).fetchall())
 
 
 def scan_of(query: Query, moment: Moment) -> tuple[str, dict[str, object]]:

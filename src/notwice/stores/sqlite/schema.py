@@ -5,6 +5,9 @@ alone or in a transaction that begins with BEGIN IMMEDIATE, and keeps it until i
 changes. Each statement has its condition in itself: the insert does nothing where a record is, the update finds only
 the expected etag. A reader sees only commits, and a commit is on disk (WAL, synchronous=FULL) before it is reported.
 
+A record that can't be decoded is never overwritten or dropped. To see that, two functions of ours run within SQL:
+``crc32(record)``, and ``is_readable(namespace, id, record)``, which decodes it.
+
 The record itself is one blob of `notwice.codec`. The other columns repeat what look-ups
 and purges ask for, and hold what the store adds: the times of the last write.
 """
@@ -35,6 +38,7 @@ CREATE: Final = (
         boot_ms INTEGER NOT NULL,     -- clock since boot: leases
         boot_id TEXT NOT NULL,        -- which boot that was
         expires_ms INTEGER,           -- wall clock; NULL is never
+        checksum INTEGER NOT NULL,    -- CRC-32 of the record, so that a swap needs no decoding to know it whole
         record BLOB NOT NULL
     )
     """,
@@ -50,15 +54,17 @@ CREATE: Final = (
 BEGIN: Final = "BEGIN IMMEDIATE"
 
 LOOK: Final = """
-    SELECT etag, created_ms, written_ms, boot_ms, boot_id, record
+    SELECT etag, created_ms, written_ms, boot_ms, boot_id, checksum, record
     FROM notwice_record WHERE namespace = ? AND id = ?
 """
 
+PRESENT: Final = "SELECT namespace, id FROM notwice_record WHERE id IN (SELECT value FROM json_each(?))"
+
 INSERT: Final = """
     INSERT INTO notwice_record (
-        etag, scope, state, released, lease_ms, written_ms, boot_ms, boot_id, expires_ms, record,
+        etag, scope, state, released, lease_ms, written_ms, boot_ms, boot_id, expires_ms, checksum, record,
         namespace, id, created_ms
-    ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT (id, namespace) DO NOTHING
 """
 
@@ -67,15 +73,15 @@ INSERT: Final = """
 REPLACE: Final = """
     UPDATE notwice_record SET
         etag = ?1, scope = ?2, state = ?3, released = ?4, lease_ms = ?5, written_ms = ?6, boot_ms = ?7, boot_id = ?8,
-        expires_ms = ?9, record = ?10
-    WHERE namespace = ?11 AND id = ?12 AND etag = ?14 AND created_ms = ?13 AND is_readable(namespace, id, record)
+        expires_ms = ?9, checksum = ?10, record = ?11
+    WHERE id = ?13 AND namespace = ?12 AND etag = ?15 AND created_ms = ?14 AND crc32(record) = checksum
 """
 
 REPLACE_ALL: Final = """
     UPDATE notwice_record SET
         etag = ?1, scope = ?2, state = ?3, released = ?4, lease_ms = ?5, written_ms = ?6, boot_ms = ?7, boot_id = ?8,
-        expires_ms = ?9, record = ?10, created_ms = ?13
-    WHERE namespace = ?11 AND id = ?12 AND etag = ?14 AND is_readable(namespace, id, record)
+        expires_ms = ?9, checksum = ?10, record = ?11, created_ms = ?14
+    WHERE id = ?13 AND namespace = ?12 AND etag = ?15 AND crc32(record) = checksum
 """
 
 EXPIRED: Final = """
@@ -90,7 +96,7 @@ PURGE: Final = """
 """
 
 SCAN: Final = """
-    SELECT namespace, id, etag, created_ms, written_ms, boot_ms, boot_id, record
+    SELECT namespace, id, etag, created_ms, written_ms, boot_ms, boot_id, checksum, record
     FROM notwice_record WHERE {conditions}
     ORDER BY created_ms, namespace, id LIMIT :limit
 """
