@@ -86,6 +86,11 @@ class OperationBase:
         return RecordView(record, record.created_ms, record.created_ms, 0)
 
     @property
+    def policy(self) -> Policy:
+        """The policy that this attempt was begun with."""
+        return self._policy
+
+    @property
     def namespace(self) -> str:
         """Whose key it is."""
         return self._own.record.namespace
