@@ -1,6 +1,7 @@
 """Values as bytes and back."""
 
 import enum
+import functools
 import json
 import math
 import struct
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -87,6 +89,14 @@ class Invoice(BaseModel):
 
 class Names(RootModel[list[str]]):
     pass
+
+
+class Cached(BaseModel):
+    a: int
+
+    @functools.cached_property
+    def handle(self) -> object:
+        return Plain()
 
 
 class OldInvoice(OldBaseModel):
@@ -303,6 +313,18 @@ def test_the_bytes_never_change(value: object, data: bytes) -> None:
     assert decode_value(data) == value
 
 
+def test_a_long_integer_is_read_whatever_the_interpreter_s_limit_is() -> None:
+    """A result stored by one process is readable in another one with the lowest limit on integers."""
+    value = {"a": [10**999]}
+    data = encode_value(value)
+    before = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(640)
+    try:
+        assert decode_value(data) == value
+    finally:
+        sys.set_int_max_str_digits(before)
+
+
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
@@ -459,6 +481,15 @@ def test_a_model_comes_back_whole() -> None:
     assert back._secret == 5
 
 
+def test_what_is_cached_on_a_model_is_left_out() -> None:
+    """A cached property is no field, and comes back when it is asked for."""
+    value = Cached(a=1)
+    assert isinstance(value.handle, Plain)
+    back = decode_value(encode_value(value))
+    assert isinstance(back, Cached)
+    assert vars(back) == {"a": 1}
+
+
 def test_a_field_added_since_gets_its_default() -> None:
     """P14: a dataclass or a named tuple that gained a field with a default still reads older results."""
     data = encode_value(Order(UUID(int=1), [], datetime(2024, 1, 1, tzinfo=UTC)))
@@ -522,6 +553,17 @@ def test_names_in_stored_bytes_run_nothing(tag: bytes, name: str) -> None:
     data = b"t" + tag + encode_value((name, {"a": 1}))[2:]
     with pytest.raises(EncodingError):
         decode_value(data)
+
+
+def test_a_module_s_own_look_up_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names in stored bytes never reach the code of a module's __getattr__."""
+    lazy = ModuleType("lazy")
+    asked: list[str] = []
+    monkeypatch.setattr(lazy, "__getattr__", asked.append, raising=False)
+    monkeypatch.setitem(sys.modules, "lazy", lazy)
+    with pytest.raises(EncodingError):
+        decode_value(b"tC" + encode_value(("lazy:Thing", {"a": (1,)}))[2:])
+    assert not asked
 
 
 def test_nothing_is_imported_for_what_the_bytes_say(tmp_path: Path) -> None:

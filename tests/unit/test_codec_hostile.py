@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from notwice.codec import decode_value, encode_value
+from notwice.codec.values import DEPTH_MAX
 from notwice.errors import EncodingError, UnsupportedRecord
 from tests.unit.test_codec import KEPT
 
@@ -32,6 +33,7 @@ from tests.unit.test_codec import KEPT
         b"ts\xff\xff\xff\xff",
         b"ts\0\0\0\x05ab",
         b"t" + b"l\0\0\0\x01" * 100_000 + b"N",
+        b"t" + b"l\0\0\0\x01" * (DEPTH_MAX + 1) + b"N",
         b"ts\0\0\0\x01\xff",
         b"td\0\0\0\x01N",
         b"td\0\0\0\x02l\0\0\0\0N",
@@ -51,6 +53,8 @@ from tests.unit.test_codec import KEPT
         b"tY" + encode_value(("tests.unit.test_codec:Money", 3))[2:],
         b"tE" + encode_value(("tests.unit.test_codec:Right", b"x"))[2:],
         b"tE" + encode_value(("tests.unit.test_codec:Colour", "GREEN"))[2:],
+        b"tE" + encode_value(("tests.unit.test_codec:Level", 3, ()))[2:],
+        b"tE" + encode_value(("tests.unit.test_codec:Level", 3))[2:],
     ],
     ids=lambda data: repr(data[:24]),
 )

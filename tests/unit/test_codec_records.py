@@ -211,6 +211,7 @@ def test_the_head_that_is_changed_below_is_right() -> None:
         (b"{}]", b'{"progress":[["a",1]]}]'),
         (b"{}]", b'{"progress":[["a",-1]]}]'),
         (b"{}]", b'{"progress":[["a",true]]}]'),
+        (b"{}]", b'{"progress":[["a",-1],["b",1]]}]'),
         (b"{}]", b'{"progress":[[1,0]]}]'),
         (b"{}]", b'{"result":null}]'),
         (b"{}]", b'{"result":["value",0,0,[["a"]]]}]'),
@@ -229,6 +230,11 @@ def test_a_head_that_makes_no_sense_is_unreadable(old: bytes, new: bytes) -> Non
     found = decode_record(with_head(HEAD.replace(old, new, 1)), "", "idem_1")
     assert isinstance(found, Unreadable)
     assert found.reason
+
+
+def test_bytes_after_the_record_are_damage() -> None:
+    """What no field names is no part of a record."""
+    assert isinstance(decode_record(with_head(HEAD, b"x"), "", "idem_1"), Unreadable)
 
 
 @given(st.binary(max_size=80), st.booleans())

@@ -245,17 +245,21 @@ TYPE = "multipart/form-data; boundary=q"
         (WELL_FORMED.replace(b"Content-Type: image", b"Content-Type : image"), TYPE),
         (WELL_FORMED.replace(b"--q\r\n", b"--q \r\n", 1), TYPE),
         (WELL_FORMED.replace(b"--q\r\n", b"--qq\r\n"), TYPE),
-        (form("q", FIELDS[:1] * 1001), TYPE),
+        (form("q", FIELDS[:1] * (fingerprint.PARTS_MAX + 1)), TYPE),
         (b"--q", TYPE),
         (b"", TYPE),
     ],
 )
 def test_a_malformed_form_counts_by_its_bytes(body: bytes, kind: str) -> None:
     """C20: where two parsers could see two forms, the bytes decide; nothing is raised."""
-    marked = fingerprint_http(request(body, kind))
-    assert marked.digest == digest(body, kind)
-    assert marked.digest != digest(body + b" ", kind)
-    assert marked.digest != digest(WELL_FORMED, TYPE)
+    assert fingerprint._multipart_form(body, kind) == (b"multipart-bytes", (body,))
+    assert digest(body, kind) != digest(WELL_FORMED, TYPE)
+
+
+def test_a_form_may_have_a_thousand_parts() -> None:
+    """The limit on parts is the last number that works."""
+    parts = FIELDS[:1] * fingerprint.PARTS_MAX
+    assert form_digest("q", parts) == form_digest("other", parts)
 
 
 def test_forms_without_parts_and_parts_without_headers_are_forms() -> None:

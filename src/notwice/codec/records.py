@@ -186,8 +186,10 @@ def _result(parts: Sequence[Any], blobs: _Blobs) -> Result:
     return Result(_RESULTS[kind], None if size is None else blobs.take(size), _typed(status, int), pairs)
 
 
-def _note(who: object, when_ms: object, action: object, why: object) -> Note:
-    return Note(_typed(who, str), _typed(when_ms, int), _typed(action, str), _typed(why, str))
+def _note(parts: list[Any]) -> Note:
+    if list(map(type, parts)) != [str, int, str, str]:
+        raise TypeError("a note has other parts")
+    return Note(*parts)
 
 
 def _of(*kinds: type) -> Callable[[Any, _Blobs], Any]:
@@ -209,5 +211,5 @@ _READERS: dict[str, Callable[[Any, _Blobs], Any]] = {
     "progress": lambda value, blobs: tuple((_typed(point, str), blobs.take(size)) for point, size in value),
     "result": _result,
     "error": _of(str),
-    "audit": lambda value, _blobs: tuple(_note(*note) for note in value),
+    "audit": lambda value, _blobs: tuple(_note(note) for note in value),
 }
