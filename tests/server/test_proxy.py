@@ -1,18 +1,28 @@
 """What goes through the gateway: bytes, headers and streams, in both directions."""
 
 import contextlib
+import datetime as dt
 import http.server
+import ipaddress
 import json
+import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from tests.server import processes
 from tests.server.processes import Process, Raw, ask, begun, until
 
+DAY = dt.timedelta(days=1)
 TEN_MB = 10 * 1024 * 1024
 
 
@@ -175,6 +185,7 @@ def test_a_status_goes_through_and_its_connection_stays_usable(gateway: Process,
     [
         b"GET /echo HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
         b"CONNECT example.org:443 HTTP/1.1\r\nHost: h\r\n\r\n",
+        b"POST /echo HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
     ],
 )
 def test_tunnels_and_websockets_are_refused_in_plain_words(gateway: Process, request_head: bytes) -> None:
@@ -183,7 +194,7 @@ def test_tunnels_and_websockets_are_refused_in_plain_words(gateway: Process, req
     raw.say(request_head)
     answer = raw.hear(b"}")
     raw.close()
-    assert answer.startswith((b"HTTP/1.1 501", b"HTTP/1.1 400"))
+    assert answer.startswith((b"HTTP/1.1 501", b"HTTP/1.1 400"))  # the server below may know no such request at all
 
 
 def test_other_upgrades_are_passed_over(gateway: Process) -> None:
@@ -259,6 +270,69 @@ def test_a_connection_that_the_service_has_closed_is_not_used_again(tmp_path: Pa
     with counting(closes=True) as service, processes.gateway(tmp_path, service.server_port) as gateway:
         assert [ask(gateway.port, "GET", "/").status for _ in range(5)] == [200] * 5
         assert service.connections == 5
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """A certificate for 127.0.0.1 that vouches for itself, with its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now = dt.datetime.now(dt.UTC)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now, now + DAY)
+    names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    made = builder.add_extension(names, critical=False).sign(key, hashes.SHA256())
+    file = tmp_path / "certificate.pem"
+    secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    file.write_bytes(made.public_bytes(Encoding.PEM) + secret)
+    return file
+
+
+def test_an_upstream_over_tls_is_verified(tmp_path: Path, certificate: Path) -> None:
+    """A service that can't prove who it is gets no byte of a request; one that can is used like any other."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate)
+    with counting() as service:
+        service.socket = context.wrap_socket(service.socket, server_side=True)
+        option = ("--upstream", f"https://127.0.0.1:{service.server_port}")
+        with processes.gateway(tmp_path, 1, *option) as gateway:
+            refused = ask(gateway.port, "POST", "/", key="k1")
+            assert refused.document["code"] == "upstream_unreachable"
+        with processes.gateway(tmp_path, 1, *option, SSL_CERT_FILE=str(certificate)) as gateway:
+            assert ask(gateway.port, "POST", "/", key="k1").body == b"ok"
+            assert ask(gateway.port, "GET", "/").body == b"ok"
+
+
+HUNDRED_MB = 100 * 1024 * 1024
+IN_BUFFERS_MAX = 60 * 1024 * 1024  # what four kernel buffers of two connections may hold at the very most
+
+
+def pour(into: socket.socket) -> int:
+    """Send as much as is taken, up to 100 MB, and say how much that was."""
+    into.settimeout(0.5)
+    sent = 0
+    with contextlib.suppress(TimeoutError):
+        while sent < HUNDRED_MB:
+            sent += into.send(b"x" * 65536)
+    return sent
+
+
+def test_nobody_who_is_slow_fills_the_memory_of_the_gateway(tmp_path: Path) -> None:
+    """A caller who does not read stops the service from sending, and a service that does not read stops the caller."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as service,
+        processes.gateway(tmp_path, service.getsockname()[1]) as gateway,
+    ):
+        with socket.create_connection(("127.0.0.1", gateway.port)) as caller:
+            caller.sendall(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+            connection, _ = service.accept()
+            with connection:
+                connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % HUNDRED_MB)
+                assert pour(connection) < IN_BUFFERS_MAX
+        with socket.create_connection(("127.0.0.1", gateway.port)) as caller:
+            caller.sendall(b"PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % HUNDRED_MB)
+            connection, _ = service.accept()
+            with connection:
+                assert pour(caller) < IN_BUFFERS_MAX
 
 
 def test_an_answer_has_a_date_and_no_name_of_the_server(gateway: Process) -> None:

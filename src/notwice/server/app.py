@@ -37,6 +37,8 @@ from notwice.server.proxy import App, Proxy
 from notwice.server.settings import Settings
 from notwice.server.upstream import Upstream
 
+logger = logging.getLogger("notwice.server")
+
 CANCELLED_SECONDS = 5.0  # how long what was cancelled may take to store that its outcome is unknown
 
 
@@ -45,6 +47,7 @@ class Gateway:
     """What a gateway consists of."""
 
     app: App
+    proxy: Proxy
     guard: AsyncGuard
     upstream: Upstream
 
@@ -60,9 +63,10 @@ def compose(settings: Settings) -> Gateway:
     except (TypeError, ValueError) as error:
         raise SettingsError([f"{error}."]) from error
     upstream = Upstream(settings)
-    guarded = IdempotencyMiddleware(Proxy(settings, upstream), guard=guard, http_policy=http_policy)
+    proxy = Proxy(settings, upstream)
+    guarded = IdempotencyMiddleware(proxy, guard=guard, http_policy=http_policy)
     healthy = Health(guarded, path=settings.health_path, guard=guard, upstream=upstream)
-    return Gateway(Edge(healthy, access_log=settings.access_log), guard, upstream)
+    return Gateway(Edge(healthy, access_log=settings.access_log), proxy, guard, upstream)
 
 
 def policy_of(settings: Settings) -> Policy:
@@ -98,6 +102,7 @@ def serve(settings: Settings, *, announce: Callable[[str], None]) -> None:
     store that goes away later is waited for: guarded requests are refused meanwhile.
     """
     _log_to_stderr(settings.log_level)
+    _warn(settings)
     with _listener(settings.listen) as listener:
         asyncio.run(_serve(settings, compose(settings), listener, announce=announce))
 
@@ -110,7 +115,7 @@ async def _serve(
         await gateway.guard.lookup(*PROBE)
         await server.serve(sockets=[listener])
     finally:
-        await _cancel_rest()
+        await gateway.proxy.give_up(CANCELLED_SECONDS)
         gateway.upstream.close()
         await gateway.guard.close()
 
@@ -157,13 +162,12 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
 
-async def _cancel_rest() -> None:
-    """Cancel what still runs, and give it time to store that its outcome is unknown."""
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        await asyncio.wait(tasks, timeout=CANCELLED_SECONDS)
+def _warn(settings: Settings) -> None:
+    """Say of settings that are not safe what they risk."""
+    if settings.store.startswith("memory:"):
+        logger.warning("The store is memory: all keys are forgotten when this process ends, and retries run again.")
+    if settings.store_failure == "proceed":
+        logger.warning("While the store is down requests run without a guard, and retries may run again.")
 
 
 def _listener(address: Address) -> socket.socket:

@@ -42,11 +42,15 @@ def values(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> list[bytes]:
     return [value for header, value in headers if header == name]
 
 
-def wants_another_protocol(scope: Scope) -> bool:
-    """Say whether the caller asks for a tunnel or a websocket, which can't be guarded or forwarded."""
+def is_unsupported(scope: Scope) -> bool:
+    """Say whether a request wants what the gateway does not speak: a tunnel, a websocket, another coding."""
     if scope["method"] == "CONNECT":
         return True
-    return any(b"websocket" in value.lower() for value in values(scope["headers"], b"upgrade"))
+    codings = values(scope["headers"], b"transfer-encoding")
+    upgrades = values(scope["headers"], b"upgrade")
+    return any(b"websocket" in value.lower() for value in upgrades) or any(
+        value.strip().lower() != b"chunked" for value in codings
+    )
 
 
 def target(scope: Scope, prefix: str) -> bytes:

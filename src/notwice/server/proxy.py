@@ -18,10 +18,10 @@ import h11
 from notwice.server import refusals
 from notwice.server.forwarding import (
     Scope,
+    is_unsupported,
     request_headers,
     response_headers,
     target,
-    wants_another_protocol,
 )
 from notwice.server.refusals import Send, refuse
 from notwice.server.settings import Settings
@@ -42,10 +42,25 @@ class Proxy:
     def __init__(self, settings: Settings, upstream: Upstream) -> None:
         self._settings = settings
         self._upstream = upstream
+        self._running: set[asyncio.Task[Any]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Forward one request. Raises `UpstreamLost`."""
-        if wants_another_protocol(scope):
+        task = asyncio.current_task()
+        assert task is not None  # only a task can await
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        await self._forward(scope, receive, send)
+
+    async def give_up(self, timeout: float) -> None:  # noqa: ASYNC109 - what still runs after it is left to the process's end
+        """Cancel what is under way, and give the guard `timeout` seconds to store that its outcome is unknown."""
+        for task in self._running:
+            task.cancel()
+        if self._running:
+            await asyncio.wait(set(self._running), timeout=timeout)
+
+    async def _forward(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if is_unsupported(scope):
             await refuse(send, refusals.UNSUPPORTED)
             return
         operation = scope.get(OPERATION)

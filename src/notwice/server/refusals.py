@@ -28,8 +28,8 @@ KINDS: Final[dict[str, Kind]] = {
         501,
         safe_new_key=False,
         applied="not-applied",
-        title="The gateway forwards no tunnels and no websockets",
-        detail="Nothing was sent on. Connect to the service itself.",
+        title="The gateway does not speak this protocol",
+        detail="It forwards no tunnels, no websockets and no transfer coding but chunked. Nothing was sent on.",
     ),
     UNREACHABLE: Kind(
         502,
@@ -43,14 +43,14 @@ KINDS: Final[dict[str, Kind]] = {
         safe_new_key=False,
         applied="unknown",
         title="The service behind the gateway broke off",
-        detail="It may have taken effect. Repeat the request only with the same key: a new one could make it happen twice.",
+        detail="It may have taken effect. Repeat it only with the same key: a new one could make it happen twice.",
     ),
     TIMEOUT: Kind(
         504,
         safe_new_key=False,
         applied="unknown",
         title="The service behind the gateway did not answer in time",
-        detail="It may have taken effect. Repeat the request only with the same key: a new one could make it happen twice.",
+        detail="It may have taken effect. Repeat it only with the same key: a new one could make it happen twice.",
     ),
 }
 

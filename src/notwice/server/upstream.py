@@ -163,7 +163,7 @@ class Upstream:
         if not exchange.reusable:
             exchange.abort()
             return
-        self._kept.append((exchange._wire, asyncio.get_running_loop().time()))  # noqa: SLF001 - one file, one matter
+        self._kept.append((exchange._wire, asyncio.get_running_loop().time()))
         while len(self._kept) > KEPT_MAX:
             self._kept.popleft()[0].close()
 
