@@ -13,7 +13,7 @@ from notwice.stores.memory import AsyncMemoryStore, MemoryStore
 from notwice.stores.port import Store
 from notwice.stores.sqlite import SqliteStore
 from notwice.testing import VirtualClock
-from notwice.testing.conformance import AsyncEngine, AsyncStoreCases, Engine, StoreCases
+from notwice.testing.conformance import AsyncEngine, AsyncGuardCases, AsyncStoreCases, Engine, GuardCases, StoreCases
 from notwice.testing.conformance.engine import Inability
 
 MEMORY_CANNOT: dict[Inability, str] = {
@@ -22,7 +22,7 @@ MEMORY_CANNOT: dict[Inability, str] = {
 }
 
 
-class TestMemory(StoreCases):
+class TestMemory(StoreCases, GuardCases):
     """P16: the memory store."""
 
     @pytest.fixture
@@ -31,7 +31,7 @@ class TestMemory(StoreCases):
         return Engine(open=lambda: MemoryStore(clock), clock=clock, cannot=MEMORY_CANNOT)
 
 
-class TestAsyncMemory(AsyncStoreCases):
+class TestAsyncMemory(AsyncStoreCases, AsyncGuardCases):
     """P16: the memory store's async face."""
 
     @pytest.fixture
@@ -59,7 +59,7 @@ def file(tmp_path: Path) -> Iterator[Path]:
         yield Path(folder) / "records.db"
 
 
-class TestSqlite(StoreCases):
+class TestSqlite(StoreCases, GuardCases):
     """P16: the SQLite store."""
 
     @pytest.fixture

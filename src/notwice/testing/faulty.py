@@ -86,7 +86,8 @@ class FaultPlan:
         rates: how likely each trouble is for a call beyond the script, from 0 to 1 each.
         seed: of the chance, so that a run can be repeated; it stands in every error that the plan causes.
 
-    ``calls`` and ``ops`` count what was asked, whatever became of it; ``down`` makes all calls fail like ``drop``.
+    ``calls`` and ``ops`` count what was asked, whatever became of it; ``down`` makes all calls fail like ``drop``;
+    ``late`` holds the batches that are still to be carried out.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class FaultPlan:
         self.down = False
         self.seed = secrets.randbits(32) if seed is None else seed
         self.clock = clock
+        self.late: deque[Sequence[Op]] = deque()
         self._script: deque[Fault] = deque(script)
         self._rates = dict(rates or {})
         self._random = random.Random(self.seed)  # noqa: S311 - chosen faults must be repeatable, not secret
@@ -157,7 +159,6 @@ class FaultyStore:
     def __init__(self, inner: Store, plan: FaultPlan | None = None) -> None:
         self.inner = inner
         self.plan = plan or FaultPlan()
-        self._late: deque[Sequence[Op]] = deque()
 
     def script(self, *faults: Fault) -> None:
         """Plan one fault for each of the next calls of `apply`."""
@@ -166,15 +167,15 @@ class FaultyStore:
     def deliver(self) -> list[Sequence[Reply]]:
         """Carry out the calls that were ``late``, in their order, and give what they found."""
         delivered = []
-        while self._late:
-            delivered.append(self.inner.apply(self._late.popleft()))
+        while self.plan.late:
+            delivered.append(self.inner.apply(self.plan.late.popleft()))
         return delivered
 
     def apply(self, ops: Sequence[Op]) -> Sequence[Reply]:
         """Carry out the batch, or not, as planned."""
         fault = self.plan.take(ops)
         if fault == "late":
-            self._late.append(tuple(ops))
+            self.plan.late.append(tuple(ops))
         if fault in {"late", "drop"}:
             raise self.plan.unavailable(str(fault))
         if isinstance(fault, Slow):
@@ -210,7 +211,6 @@ class AsyncFaultyStore:
         self.inner = inner
         self.plan = plan or FaultPlan()
         self._blocking: FaultyStore | None = None
-        self._late: deque[Sequence[Op]] = deque()
 
     @property
     def blocking(self) -> Store:
@@ -226,15 +226,15 @@ class AsyncFaultyStore:
     async def deliver(self) -> list[Sequence[Reply]]:
         """Carry out the calls that were ``late``, in their order, and give what they found."""
         delivered = []
-        while self._late:
-            delivered.append(await self.inner.apply(self._late.popleft()))
+        while self.plan.late:
+            delivered.append(await self.inner.apply(self.plan.late.popleft()))
         return delivered
 
     async def apply(self, ops: Sequence[Op]) -> Sequence[Reply]:
         """Carry out the batch, or not, as planned."""
         fault = self.plan.take(ops)
         if fault == "late":
-            self._late.append(tuple(ops))
+            self.plan.late.append(tuple(ops))
         if fault in {"late", "drop"}:
             raise self.plan.unavailable(str(fault))
         if isinstance(fault, Slow):

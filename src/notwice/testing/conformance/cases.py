@@ -1,4 +1,4 @@
-"""The suite as two classes: for blocking stores, and for stores of an event loop."""
+"""The suite as classes: for stores and for guards on them, each for blocking ones and for those of an event loop."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import pytest
 from notwice.model import Get, Insert
 from notwice.stores.port import Store
 from notwice.testing.conformance.engine import AsyncEngine, Engine, OnLoop
+from notwice.testing.conformance.guard_cases import DuplicateCases, OwnerCases, RecoveryCases
+from notwice.testing.conformance.guard_faults import FreeingCases, StoreTroubleCases
 from notwice.testing.conformance.histories import HistoryCases
+from notwice.testing.conformance.processes import Processes, blocking_face, loop_face, processes_of
 from notwice.testing.conformance.promises import ClockCases, PromiseCases
 from notwice.testing.conformance.records import followed, insert, new_record, stored
 from notwice.testing.conformance.scans import ScanCases
@@ -74,3 +77,39 @@ class AsyncStoreCases(StoreCases):
         for number in range(8):
             store.run(cancel_one(number))
         assert stored(store, new_record("other-7-2"))
+
+
+class GuardCases(OwnerCases, RecoveryCases, DuplicateCases, StoreTroubleCases, FreeingCases):
+    """What a guard promises, on a blocking store. A subclass has a fixture `engine` that gives an `Engine`."""
+
+    @pytest.fixture
+    def engine(self) -> Engine:
+        """How to open and treat the stores of this engine; made anew for each case."""
+        raise NotImplementedError("give the class a fixture `engine` that returns an Engine")
+
+    @pytest.fixture
+    def processes(self, engine: Engine) -> Iterator[Processes]:
+        """Guards of several processes on the same records."""
+        with processes_of(engine, blocking_face) as processes:
+            yield processes
+
+
+class AsyncGuardCases(GuardCases):
+    """What a guard for event loops promises. A subclass has a fixture `async_engine` that gives an `AsyncEngine`."""
+
+    @pytest.fixture
+    def async_engine(self) -> AsyncEngine:
+        """How to open and treat the stores of this engine; made anew for each case."""
+        raise NotImplementedError("give the class a fixture `async_engine` that returns an AsyncEngine")
+
+    @pytest.fixture
+    def engine(self, async_engine: AsyncEngine) -> Iterator[Engine]:
+        """The same engine, its stores driven in one loop."""
+        with async_engine.on_loop() as engine:
+            yield engine
+
+    @pytest.fixture
+    def processes(self, engine: Engine) -> Iterator[Processes]:
+        """Guards of several processes on the same records."""
+        with processes_of(engine, loop_face) as processes:
+            yield processes
