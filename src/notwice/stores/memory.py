@@ -95,11 +95,11 @@ class MemoryStore:
         """Give one page of the records that `query` describes, oldest first."""
         with self._lock:
             moment = self._now()
-            found = list(islice(self._matching(query, moment), query.limit + 1))
-        if len(found) <= query.limit:
-            return Page(tuple(found), None)
-        items = found[: query.limit]
-        return Page(tuple(items), cursor_after(_place(items[-1].record)) if items else None)
+            limit = max(query.limit, 0)
+            found = tuple(islice(self._matching(query, moment), limit + 1))
+        items = found[:limit]
+        more = bool(items) and len(found) > limit
+        return Page(items, cursor_after(_place(items[-1].record)) if more else None)
 
     def purge(self, limit: int) -> int:
         """Drop up to `limit` expired records and say how many went."""

@@ -119,7 +119,11 @@ def all_present(connection: sqlite3.Connection, ops: Sequence[Op]) -> bool:
 
 def scan_of(query: Query, moment: Moment) -> tuple[str, dict[str, object]]:
     """The statement that gives the rows of one page and one more, with its parameters."""
-    parameters: dict[str, object] = {"limit": query.limit + 1, "boot_id": moment.boot_id, "boot_ms": moment.boot_ms}
+    parameters: dict[str, object] = {
+        "limit": max(query.limit, 0) + 1,
+        "boot_id": moment.boot_id,
+        "boot_ms": moment.boot_ms,
+    }
     conditions = ["true"]
 
     def require(condition: str, **values: object) -> None:
@@ -127,7 +131,7 @@ def scan_of(query: Query, moment: Moment) -> tuple[str, dict[str, object]]:
         parameters.update(values)
 
     if query.namespace is not None:
-        require("namespace = :namespace", namespace=query.namespace)
+        require("+namespace = :namespace", namespace=query.namespace)  # the + keeps the index that gives the order
     if query.operation is not None:
         require("id = :operation", operation=query.operation)
     if query.states is not None:

@@ -101,7 +101,9 @@ class SqliteStore:
             moment = self._clock.read()
             statement, parameters = scan_of(query, moment)
             found = self._patiently(lambda: connection.execute(statement, parameters).fetchall())
-        rows = [((namespace, identifier), Row(*columns)) for namespace, identifier, *columns in found[: query.limit]]
+        rows = [
+            ((namespace, identifier), Row(*columns)) for namespace, identifier, *columns in found[: max(query.limit, 0)]
+        ]
         items = tuple(row.item(name, moment) for name, row in rows)
         if len(found) <= query.limit or not rows:
             return Page(items, None)
@@ -117,10 +119,14 @@ class SqliteStore:
                 return self._sweep(connection, self._clock.read(), limit)
 
     def close(self) -> None:
-        """Close the file. The last process to close it leaves no log behind."""
-        with self._lock:
-            self._closed = True
+        """Close the file; the last process to do so leaves no log behind. Raises `StoreUnavailable` if a call hangs."""
+        self._closed = True
+        if not self._lock.acquire(timeout=self._timeout):
+            raise StoreUnavailable(f"{self._path}: a call hangs, so the file stays open as long as this process lives")
+        try:
             self._disconnect()
+        finally:
+            self._lock.release()
 
     def before_fork(self) -> None:
         """Close the file: SQLite's state must not be copied, for locks and logs belong to one process."""
@@ -138,8 +144,7 @@ class SqliteStore:
         self._lock = threading.Lock()
         if not self._resting and self._connection is not None:
             self._stranded = True
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))  # closing it would touch the parent's log
-            self._connection = None
+            self._abandon()
 
     # --- what a call does with the connection ----------------------------------------------------------------------
 
@@ -183,7 +188,7 @@ class SqliteStore:
 
     def _expired(self, connection: sqlite3.Connection, moment: Moment, limit: int) -> list[tuple[Any, ...]]:
         after_ms, after_place = self._swept_up_to
-        parameters = {"now_ms": moment.now_ms, "after_ms": after_ms, "after_place": after_place, "limit": limit}
+        parameters = {"now_ms": moment.now_ms, "after_ms": after_ms, "after_place": after_place, "limit": max(limit, 0)}
         return connection.execute(schema.EXPIRED, parameters).fetchall()
 
     @contextmanager
@@ -204,7 +209,7 @@ class SqliteStore:
         """Empty the log before anything is added to it: after a failed sync, nobody knows what of it is on disk."""
         ((busy, *_),) = self._patiently(lambda: connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall())
         if busy:
-            raise StoreUnavailable(f"{self._path}: its log can't be cleared after an error while others read it")
+            raise StoreUnavailable(f"{self._path}: its log can't be emptied after an error while others use it")
         self._suspect = False
 
     # --- one call at a time ------------------------------------------------------------------------------------------
@@ -233,8 +238,9 @@ class SqliteStore:
             raise closed()
         if self._stranded:
             raise StoreUnavailable(f"{self._path}: this process was forked while a call hung; start it anew")
-        if self._connection is None or self._identity != self._identity_of_file():
-            self._disconnect()
+        if self._connection is not None and self._identity != self._identity_of_file():
+            self._abandon()
+        if self._connection is None:
             self._connect(create=False)
         assert self._connection is not None
         return self._connection
@@ -249,6 +255,11 @@ class SqliteStore:
         if connection is not None:
             with suppress(sqlite3.Error):  # it is given up either way
                 connection.close()
+
+    def _abandon(self) -> None:
+        """Let go of the connection without ever closing it, for closing could remove a log that is not its own."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
+        self._connection = None
 
     def _identity_of_file(self) -> tuple[int, int]:
         """Which file stands under the path: it may have been put aside and another one put there."""
