@@ -243,7 +243,7 @@ async def test_the_result_is_stored_before_the_last_byte(declared: bool) -> None
         if message["type"] == "http.response.body":
             [view] = store.scan(Query()).items
             assert not isinstance(view, str)
-            seen.append((message["body"], message["more_body"], str(view.record.state)))  # type: ignore[union-attr]  # readable
+            seen.append((message["body"], message["more_body"], str(view.record.state)))  # type: ignore[union-attr]  # a readable record
 
     client = Client()
     client.on_send = note
@@ -288,6 +288,24 @@ async def test_a_broken_event_stream_is_suspended() -> None:
     middleware, guard = guarded(app)
     with pytest.raises(ConnectionResetError):
         await middleware(http(), client.receive, client.send)
+    assert await states(guard) == [("accepted", None)]
+
+
+async def test_a_stream_that_is_ended_for_a_gone_client_is_not_whole() -> None:
+    """T02: An inner middleware ends the answer in good order after its app was told of the hang-up: that is a
+    broken one.
+    """
+    client = Client()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await start(send, headers=EVENTS)
+        client.incoming.put_nowait({"type": "http.disconnect"})
+        assert (await receive())["type"] == "http.disconnect"
+        await chunk(send, b"")
+
+    middleware, guard = guarded(app)
+    await middleware(http(), client.receive, client.send)
     assert await states(guard) == [("accepted", None)]
 
 
@@ -458,7 +476,7 @@ async def test_a_broken_answer_may_have_said_what_it_means(outcome: bytes, state
         await middleware(http(), client.receive, client.send)
     assert await states(guard) == [(state, None)]
     [view] = [view async for view in guard.operations()]
-    assert view.unresolved is (outcome == b"unknown")  # type: ignore[union-attr]  # readable
+    assert view.unresolved is (outcome == b"unknown")  # type: ignore[union-attr]  # a readable record
 
 
 async def test_what_would_bypass_the_capture_is_not_offered() -> None:

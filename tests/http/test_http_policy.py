@@ -10,6 +10,7 @@ import pytest
 
 from notwice import AsyncGuard, Guard, Policy
 from notwice.http import KEPT_HEADERS, SHARED, Dialect, Ending, HttpPolicy, RequestHeaders, asgi, wsgi
+from notwice.http.exchange import HttpFields
 from notwice.http.exchange.headers import never_kept
 from notwice.http.exchange.request import HeaderMissing
 
@@ -35,6 +36,13 @@ def test_the_fields() -> None:
         policy().strict = True  # type: ignore[misc]  # what is tested
     with pytest.raises(TypeError):
         HttpPolicy(SHARED)  # type: ignore[call-arg]  # what is tested
+
+
+def test_the_keywords_of_a_middleware_are_the_fields() -> None:
+    """Each field is a keyword of both faces, of the same type."""
+    fields = {field.name: field.type for field in dataclasses.fields(HttpPolicy) if field.init}
+    keywords = {name: hint.__forward_arg__ for name, hint in HttpFields.__annotations__.items()}
+    assert keywords == fields
 
 
 def test_the_defaults() -> None:

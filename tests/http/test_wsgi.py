@@ -333,7 +333,7 @@ def test_not_applied_after_the_start() -> None:
     middleware, guard = guarded(late)
     with pytest.raises(NotApplied):
         serve(middleware)
-    assert [view.record.released for view in guard.operations()] == ["as_new"]  # type: ignore[union-attr]  # readable
+    assert [view.record.released for view in guard.operations()] == ["as_new"]  # type: ignore[union-attr]  # a readable record
 
 
 def test_an_app_without_an_answer() -> None:
@@ -382,6 +382,17 @@ def test_a_request_whose_end_nobody_knows() -> None:
     environ = wsgi_environ("/pay", [KEY], b"")
     del environ["CONTENT_LENGTH"]
     assert wsgi_request(lambda _, start: middleware(environ, start), "/", []).body == b""
+
+
+def test_a_declared_length_over_the_limit_is_refused_unread() -> None:
+    """T05: A client that waits for the answer before it sends its body is not kept waiting."""
+
+    class Unread(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            raise AssertionError
+
+    server = serve(guarded(echo)[0], environ={"CONTENT_LENGTH": str(11 * 1024**2), "wsgi.input": Unread()})
+    assert server.started[-1][0].startswith("413")
 
 
 @pytest.mark.parametrize("fails", [True, False])

@@ -13,7 +13,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Unpack
 from urllib.parse import quote
 
 from notwice.async_guard import AsyncGuard
@@ -25,6 +25,7 @@ from notwice.http.exchange import (
     Exchange,
     HeaderMissing,
     Headers,
+    HttpFields,
     HttpPolicy,
     RequestHeaders,
     RequestView,
@@ -80,7 +81,7 @@ class IdempotencyMiddleware:
         *,
         guard: AsyncGuard,
         http_policy: HttpPolicy | None = None,
-        **fields: Any,  # noqa: ANN401 - the fields of HttpPolicy
+        **fields: Unpack[HttpFields],
     ) -> None:
         if not isinstance(guard, AsyncGuard):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise TypeError(f"guard must be an AsyncGuard under ASGI, not {guard!r}; notwice.http.wsgi takes a Guard")
@@ -240,6 +241,7 @@ class _Run:
         self._settled = False  # the answer was whole, and the operation was ended by it
         self._raised = False  # the app raised
         self._detached = False  # nobody is left to send to
+        self._cut_short = False  # the app knows it: what it ends now was not ended by itself
         self._held: list[bytes] = []
 
     async def serve(self, app: App, receive: Receive, send: Send) -> None:
@@ -308,7 +310,10 @@ class _Run:
         for message in self._incoming:
             return message
         await self._whole.wait()
-        return _GONE if self._detached else await self._server_receive()
+        message = _GONE if self._detached else await self._server_receive()
+        if message["type"] == "http.disconnect" and not self._settled and not self._capture.whole:
+            self._cut_short = True
+        return message
 
     async def send(self, message: Message) -> None:
         """Take the app's answer."""
@@ -345,7 +350,8 @@ class _Run:
         self._settled = True
         lost = None
         if not self._operation.ended:
-            lost = await self._end(self._capture.ending if self._capture.sound else None)
+            whole = self._capture.sound and not self._cut_short
+            lost = await self._end(self._capture.ending if whole else None)
         self._whole.set()
         if lost is not None and not self._opened:
             await _give(self._exchange.error(lost, self._request), self._emit)

@@ -14,8 +14,9 @@ from contextlib import suppress
 from enum import Enum
 from http import HTTPStatus
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Unpack
 from urllib.parse import quote
+from wsgiref.types import StartResponse, WSGIApplication
 
 from notwice.errors import NotwiceError, OwnershipLost
 from notwice.guard import Guard
@@ -25,6 +26,7 @@ from notwice.http.exchange import (
     Ending,
     Exchange,
     HeaderMissing,
+    HttpFields,
     HttpPolicy,
     RequestHeaders,
     RequestView,
@@ -44,19 +46,6 @@ Guards = frozenset[tuple[str, str]]
 
 _NOBODY: Final = Answer(HTTPStatus.BAD_REQUEST, (("content-length", "0"),), b"")  # for a client that is gone
 DRAIN_SECONDS_MAX: Final = 30.0  # how long a worker reads on for a client that is gone
-
-
-class StartResponse(Protocol):
-    """What a server hands to an application (PEP 3333)."""
-
-    def __call__(
-        self, status: str, headers: Lines, exc_info: ExceptionInfo | None = None, /
-    ) -> Callable[[bytes], object]:
-        """Take status and headers; gives a function that writes."""
-        ...
-
-
-App = Callable[[Environment, StartResponse], Iterable[bytes]]
 
 
 class _Client(Enum):
@@ -86,11 +75,11 @@ class IdempotencyMiddleware:
 
     def __init__(
         self,
-        app: App,
+        app: WSGIApplication,
         *,
         guard: Guard,
         http_policy: HttpPolicy | None = None,
-        **fields: Any,  # noqa: ANN401 - the fields of HttpPolicy
+        **fields: Unpack[HttpFields],
     ) -> None:
         if not isinstance(guard, Guard):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise TypeError(f"guard must be a Guard under WSGI, not {guard!r}; notwice.http.asgi takes an AsyncGuard")
@@ -211,15 +200,17 @@ class IdempotencyMiddleware:
             # The server does not say where the body ends: there is none, unless it comes in chunks.
             return self._exchange.too_large(None if "HTTP_TRANSFER_ENCODING" in environ else 0)
         refused = self._exchange.too_large(request.content_length)
+        if refused is not None:
+            return refused
         try:
             for chunk in _pieces(environ["wsgi.input"], request.content_length if declared else None):
                 body.write(chunk)
                 refused = self._exchange.too_large(body.size)
                 if refused is not None:
-                    break
+                    return refused
         except OSError:
             return _Client.GONE
-        return _Client.GONE if refused is None and declared and body.size < request.content_length else refused
+        return _Client.GONE if declared and body.size < request.content_length else None
 
 
 class _Run:
@@ -240,13 +231,13 @@ class _Run:
         self._raised = False  # the app raised
         self._held: list[bytes] = []
 
-    def serve(self, app: App, start_response: StartResponse) -> Iterable[bytes]:
+    def serve(self, app: WSGIApplication, start_response: StartResponse) -> Iterable[bytes]:
         """Call the app, and give its answer to iterate over and to close."""
         self._server_start = start_response
         rest = self._run(app)
         return _Sending(next(rest, None), rest)
 
-    def _run(self, app: App) -> Generator[bytes, None, None]:
+    def _run(self, app: WSGIApplication) -> Generator[bytes, None, None]:
         try:
             with self._body, self._operation:
                 yield from self._handle(app)
@@ -257,7 +248,7 @@ class _Run:
             elif self._raised:
                 raise
 
-    def _handle(self, app: App) -> Generator[bytes, None, None]:
+    def _handle(self, app: WSGIApplication) -> Generator[bytes, None, None]:
         try:
             chunks = app(self._environment(), self._take_start)
             try:

@@ -41,7 +41,7 @@ from notwice.http.exchange.dialect import Dialect
 from notwice.http.exchange.headers import KEPT_HEADERS, Headers, exposed, kept
 from notwice.http.exchange.keys import read_key, read_query_key
 from notwice.http.exchange.request import HeaderMissing, RequestHeaders, RequestView
-from notwice.http.exchange.settings import SHARED, Ending, HttpPolicy, http_policy_of
+from notwice.http.exchange.settings import SHARED, Ending, HttpFields, HttpPolicy, http_policy_of
 from notwice.identity import join_scope
 from notwice.model import Fingerprint, InProgress, Mismatch, RecordView, Replay, Result, ResultKind, Unresolved
 from notwice.policy import Policy
@@ -59,6 +59,7 @@ __all__ = [
     "Exchange",
     "HeaderMissing",
     "Headers",
+    "HttpFields",
     "HttpPolicy",
     "RequestHeaders",
     "RequestPrint",

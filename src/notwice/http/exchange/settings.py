@@ -8,7 +8,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, StrEnum
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, TypedDict
 
 from notwice.http.exchange.dialect import DIALECTS, Dialect
 from notwice.http.exchange.headers import KEPT_HEADERS, never_kept
@@ -145,7 +145,28 @@ class HttpPolicy:
         return exact or self.endings.get(f"{status // 100}xx", Ending.UNKNOWN)
 
 
-def http_policy_of(given: HttpPolicy | None, fields: Mapping[str, Any]) -> HttpPolicy:
+class HttpFields(TypedDict, total=False):
+    """The fields of `HttpPolicy` as keywords of a middleware. A test holds the two together."""
+
+    principal: Principal
+    methods: Iterable[str]
+    required: bool | Callable[[RequestView], bool]
+    header: str
+    strict: bool
+    dialect: str | Dialect
+    scope: Scope | Callable[[RequestView], Scope]
+    statuses: Mapping[int | str, str]
+    kept_headers: Iterable[str]
+    request_bytes_max: int
+    response_bytes_max: int
+    fingerprint: Callable[[RequestView, bytes], bytes] | None
+    canonical_json: bool
+    status_path: str | None
+    authorize_replay: Callable[[RequestView], bool | Awaitable[bool]] | None
+    policy: Policy | Callable[[RequestView], Policy] | None
+
+
+def http_policy_of(given: HttpPolicy | None, fields: HttpFields) -> HttpPolicy:
     """The policy that a middleware was given: as a whole, or by its fields. Raises `TypeError` with a sentence."""
     if given is not None:
         if fields:

@@ -1,0 +1,1 @@
+"""The same small service in several frameworks, for real servers and in process."""
