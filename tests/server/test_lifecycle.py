@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from notwice.server import app
+from notwice.server.kinds import Address
 from tests.server import processes
 from tests.server.processes import Answer, Process, Raw, ask, begun, keyed, until
 
@@ -201,6 +203,12 @@ def test_a_taken_port_is_said_at_once(gateway_again: Process) -> None:
     usual = ("--upstream", "http://127.0.0.1:1", "--principal", "shared", "--store", "memory://")
     taken = start(*usual, "--listen", f"127.0.0.1:{gateway_again.port}")
     assert (taken.returncode, "in use" in taken.stderr) == (3, True)
+
+
+def test_small_answers_are_not_held_back() -> None:
+    """Without its protocol named, a listener's connections wait for acknowledgements: 40 ms for each small answer."""
+    with app._listener(Address("127.0.0.1", 0)) as listener:
+        assert listener.proto == socket.IPPROTO_TCP
 
 
 def test_all_options_may_come_from_a_file(tmp_path: Path, service: Process) -> None:

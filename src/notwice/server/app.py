@@ -39,6 +39,7 @@ from notwice.server.upstream import Upstream
 
 logger = logging.getLogger("notwice.server")
 
+BACKLOG = 2048
 CANCELLED_SECONDS = 5.0  # how long what was cancelled may take to store that its outcome is unknown
 
 
@@ -171,8 +172,17 @@ def _warn(settings: Settings) -> None:
 
 
 def _listener(address: Address) -> socket.socket:
+    """Listen. The protocol is named, since only then asyncio turns off the delay of small writes (Nagle's)."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    return socket.create_server((address.host, address.port), family=family, backlog=2048)
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise OSError(error.errno, f"{address.host}:{address.port}: {error.strerror}") from error
+    return listener
 
 
 def _url(listener: socket.socket) -> str:

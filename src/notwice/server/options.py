@@ -111,7 +111,7 @@ def read(cls: type[T], flags: Mapping[str, object], environment: Mapping[str, st
     sentences: list[str] = []
     given: dict[str, Given] = {}
     for source in (_from_file(flags, environment, sentences), _from_environment(environment), _from_flags(flags)):
-        given.update((name, value) for name, value in source.items() if _known(name, value, known, sentences))
+        given.update((name, value) for name, value in source.items() if _known(name, value, known, sentences=sentences))
     values = dict(_parsed(known, given, sentences))
     settings = cls(**values)
     complaints = cast("Callable[[], Iterable[str]] | None", getattr(settings, "complaints", None))
@@ -166,7 +166,7 @@ def _from_file(flags: Mapping[str, object], environment: Mapping[str, str], sent
     return {}
 
 
-def _known(name: str, given: Given, known: Iterable[Option], sentences: list[str]) -> bool:
+def _known(name: str, given: Given, known: Iterable[Option], *, sentences: list[str]) -> bool:
     names = {item.name: item for item in known}
     if name in names:
         return True
