@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from notwice.model import Note, RecordView, Released, Result, ResultKind, Unreadable
+from notwice.model import Note, RecordView, RecoveryKind, Released, Result, ResultKind, Unreadable
 from notwice.server.durations import in_words
 
 HEADINGS = ("OPERATION", "NAMESPACE", "SCOPE", "STATE", "ATTEMPT", "LAST WRITTEN")
@@ -59,9 +59,8 @@ def row(item: RecordView | Unreadable) -> tuple[str, ...]:
 def described(view: RecordView, *, reveal: bool) -> Iterator[str]:
     """Give the lines that tell a person all about one operation."""
     record = view.record
-    recovery = f"{record.terms.recovery}, attempt {record.attempt}" + (
-        f" of {record.terms.attempts_max}" if record.terms.attempts_max else ""
-    )
+    bound = record.terms.attempts_max if record.terms.recovery is RecoveryKind.RERUN else None
+    recovery = f"{record.terms.recovery}, attempt {record.attempt}{f' of {bound}' if bound else ''}"
     yield _line("operation", record.id)
     yield _line("namespace", printable(record.namespace) or "(the default)")
     yield _line("scope", printable(record.scope))
