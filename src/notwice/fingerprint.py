@@ -44,6 +44,7 @@ BYTES = "bytes-1"
 JSON_BYTES_MAX = 1024 * 1024  # about 50 ms of work; 350 ms if every item of it is a decimal fraction
 MULTIPART_BYTES_MAX = 16 * 1024 * 1024  # held in memory once; above the 10 MiB that a guarded request may have
 PARTS_MAX = 1_000
+PART_FIELDS_MAX = 64
 
 
 class HttpRequest(NamedTuple):
@@ -213,6 +214,8 @@ def _framed_parts(body: bytes, content_type: str) -> list[bytes] | None:
 def _framed_part(part: bytes) -> Iterator[bytes]:
     """Give a part's header fields and its bytes, each framed; nothing if it is malformed."""
     head, blank, content = part.partition(b"\r\n\r\n")
+    if head.count(b"\r\n") > PART_FIELDS_MAX:
+        return
     fields = [_header_field(line) for line in head.split(b"\r\n")[1:]]
     if not blank or head[:2] not in {b"", b"\r\n"} or None in fields:
         return

@@ -246,6 +246,7 @@ TYPE = "multipart/form-data; boundary=q"
         (WELL_FORMED.replace(b"--q\r\n", b"--q \r\n", 1), TYPE),
         (WELL_FORMED.replace(b"--q\r\n", b"--qq\r\n"), TYPE),
         (form("q", FIELDS[:1] * (fingerprint.PARTS_MAX + 1)), TYPE),
+        (form("q", [(b"\r\n".join([b"a: 1"] * (fingerprint.PART_FIELDS_MAX + 1)), b"")]), TYPE),
         (b"--q", TYPE),
         (b"", TYPE),
     ],
@@ -257,8 +258,9 @@ def test_a_malformed_form_counts_by_its_bytes(body: bytes, kind: str) -> None:
 
 
 def test_a_form_may_have_a_thousand_parts() -> None:
-    """The limit on parts is the last number that works."""
-    parts = FIELDS[:1] * fingerprint.PARTS_MAX
+    """The limits on parts and on their header fields are the last numbers that work."""
+    most = b"\r\n".join([b"a: 1"] * fingerprint.PART_FIELDS_MAX)
+    parts = [(most, b""), *(FIELDS[:1] * (fingerprint.PARTS_MAX - 1))]
     assert form_digest("q", parts) == form_digest("other", parts)
 
 
