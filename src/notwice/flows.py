@@ -67,10 +67,10 @@ class Ownership:
 
     __slots__ = ("change", "claim", "ended", "lost", "pending", "record", "touched", "unconfirmed")
 
-    def __init__(self, record: Record, claim: Claim, unconfirmed: dict[bytes, Record]) -> None:
+    def __init__(self, record: Record, claim: Claim) -> None:
         self.record = record
         self.claim = claim
-        self.unconfirmed = unconfirmed
+        self.unconfirmed: dict[bytes, Record] = {}
         self.touched = False
         self.ended = False
         self.lost = False
@@ -101,11 +101,9 @@ def begin(
     of it on the process's list.
     Raises `StoreUnavailable`, `ContentionError`, `UnsupportedRecord`; then nothing may run.
     """
-    records: dict[bytes, Record] = {}
 
     def send(op: Insert | Swap, claim: Claim) -> Insert | Swap:
         sent[op.record.etag] = claim
-        records[op.record.etag] = op.record
         return op
 
     op = send(Insert(core.fresh(ask, new_etag())), Claim(created=True))
@@ -123,7 +121,7 @@ def begin(
         reads += 1
         decision = _settle(ask, reply, sent, orphans=orphans)
         if isinstance(decision, core.Own):
-            return _owned(decision.record, sent, records)
+            return Ownership(decision.record, _confirmed(decision.record, op, sent))
         _answered(op, reply, sent)
         match decision:
             case core.Replace(prior):
@@ -135,8 +133,7 @@ def begin(
                     Claim(created=False, prior=view.record, asks=asks),
                 )
             case core.Adopt(record):
-                claim = sent[record.etag]
-                records[record.etag] = record
+                claim = sent[record.etag]  # safe as an etag of this begin's own only because a swap from it follows
                 op = send(Swap(core.adopted(record, new_etag(), claim=claim), record.etag), claim)
             case core.Refuse(reason):
                 message = f"the record of operation {ask.id} can not be judged: {reason}. Nothing ran."
@@ -166,11 +163,16 @@ def _answered(op: Insert | Swap, reply: Reply, sent: Sent) -> None:
         sent.pop(op.expected_etag, None)
 
 
-def _owned(record: Record, sent: Sent, records: dict[bytes, Record]) -> Ownership:
+def _confirmed(record: Record, op: Insert | Swap, sent: Sent) -> Claim:
+    """Take the claim that was carried out from `sent`, and what its record rules out.
+
+    What is left may still be carried out once this operation is over and gone, so it goes on the process's list.
+    """
     claim = sent.pop(record.etag)
-    unconfirmed = {etag: records[etag]._replace(created_ms=record.created_ms) for etag in sent} if sent else {}
-    sent.clear()  # they are the owner's to remember now
-    return Ownership(record, claim, unconfirmed)
+    sent.pop(op.record.etag, None)
+    if isinstance(op, Swap):
+        sent.pop(op.expected_etag, None)
+    return claim
 
 
 def move(

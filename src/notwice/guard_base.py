@@ -156,7 +156,7 @@ class GuardBase:
         if unavailable:
             name = "unguarded" if proceeds else "store_unavailable"
             self._runtime.tell(name, core.fresh(ask, b""), detail=str(error))
-        return Ownership(core.fresh(ask, b""), core.Claim(created=True), {}) if proceeds else None
+        return Ownership(core.fresh(ask, b""), core.Claim(created=True)) if proceeds else None
 
     def _duplicate_of(self, view: RecordView | None, operation: str, policy: Policy) -> Duplicate:
         """What a duplicate would get from `view`: for an owner who lost its operation."""

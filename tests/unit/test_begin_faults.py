@@ -183,3 +183,28 @@ def test_what_ran_unguarded_is_never_freed() -> None:
     assert world.run(world.effect) == "done"
     world.clock.advance(301)
     assert isinstance(world.begin(), Unresolved)
+
+
+def test_a_leftover_of_an_answered_begin_is_not_forgotten() -> None:
+    """P13: an insert that lands after its begin owned by a second one, and was done with it, is found and taken up."""
+    world = World(lease=300)
+    world.faults("late")
+    world.own().abandon()
+    world.clock.advance(301)
+    assert world.guard.purge() == 1
+    world.store.deliver()
+    assert world.view().state is State.IN_PROGRESS
+    assert world.own().attempt == 1
+
+
+def test_a_leftover_of_a_refused_begin_is_not_forgotten() -> None:
+    """P13: the same for a begin that was told of a rival, whose record is gone when the insert lands."""
+    world = World(lease=300)
+    world.faults("late", lambda _: rivals.append(world.own(guard=world.another())))
+    rivals: list[Operation] = []
+    assert isinstance(world.begin(), InProgress)
+    rivals[0].abandon()
+    world.clock.advance(301)
+    assert world.guard.purge() == 1
+    world.store.deliver()
+    assert world.own().attempt == 1
