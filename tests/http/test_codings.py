@@ -9,11 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from notwice.http.exchange.answers import Client, replay
 from notwice.http.exchange.codings import DECODED_BYTES_MAX, accepts, for_client, offered
-from notwice.http.exchange.dialect import STANDARD
 from notwice.http.exchange.headers import exposed, values, with_vary
-from notwice.model import Result, ResultKind
 from tests.http.harness import KEY, Serve, says
 
 BODY = b'{"payment": 7}' * 40
@@ -106,13 +103,12 @@ def test_first_and_retry_decode_to_equal_bytes(
     assert face.handler.count == 1
 
 
-def test_an_omitted_body_has_no_coding() -> None:
+def test_an_omitted_body_has_no_coding(serve: Serve) -> None:
     """The replay of a body that was not kept is empty, and not said to be compressed."""
-    stored = Result(ResultKind.HTTP, None, 200, (("content-encoding", "gzip"), ("etag", '"1"')))
-    answer = replay(STANDARD, stored, Client("POST"))
-    assert answer.body == b""
-    assert values(answer.headers, "content-encoding") == []
-    assert values(answer.headers, "etag") == ['"1"']
+    face = serve(says(200, b"x" * 11, [("Content-Encoding", "gzip"), ("ETag", '"1"')]), response_bytes_max=10)
+    face.request()
+    answer = face.request()
+    assert (answer.body, answer.header("content-encoding"), answer.header("etag")) == (b"", None, '"1"')
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
+from notwice import Guard
 from notwice.http import SHARED, Dialect, HttpPolicy
+from notwice.model import Result, ResultKind
 from tests.http.harness import KEY, AsgiFace, Face, Says, Serve, problem, says
 
 
@@ -159,3 +162,31 @@ def test_a_handler_may_end_its_operation_itself(serve: Serve) -> None:
     assert face.request().status == 202
     replay = face.request()
     assert (replay.status, json.loads(replay.body), replay.replayed) == (200, {"id": 7}, "true")
+
+
+@pytest.mark.parametrize(
+    ("resolved", "status", "body", "mark"),
+    [
+        ({"result": {"id": 7}}, 200, b'{"id":7}', "true"),
+        ({"result": None}, 200, b"null", "true"),
+        ({"result": Decimal("1.50")}, 200, b"", "omitted"),
+        ({"result": Result(ResultKind.HTTP, b"ok", 201, (("location", "/7"),))}, 201, b"ok", "true"),
+        ({"failed": "card declined"}, 500, b"recorded_failure", "true"),
+        ({"failed": Result(ResultKind.HTTP, b"declined", 402, ())}, 402, b"declined", "true"),
+    ],
+)
+def test_what_an_operator_resolved_is_replayed(
+    serve: Serve, resolved: dict[str, Any], status: int, body: bytes, mark: str
+) -> None:
+    """A value that an operator resolved with is given as JSON, a response as it is, a refusal never as a success."""
+    face = serve(says(503), status_path="/status")
+    face.request()
+    resolve = Guard(face.store, clock=face.clock).resolve
+    resolve(face.records()[0], who="ada", why="the ledger says so", **resolved)
+    answer = face.request()
+    assert (answer.status, answer.replayed) == (status, mark)
+    assert body in answer.body
+    document = looked_up(face)
+    assert document["original_status"] == status
+    assert ("error" in document) is ("failed" in resolved)
+    assert face.handler.count == 1

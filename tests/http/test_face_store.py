@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,6 +13,34 @@ from notwice.model import Result, ResultKind
 from notwice.policy import rerun
 from notwice.stores.memory import MemoryStore
 from tests.http.harness import AsgiFace, Says, Serve, problem, says
+
+
+def nothing() -> None:
+    """Neither off nor slow."""
+
+
+class Switch:
+    """A store that can be switched off, or slowed down."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self.off = False
+        self.on_apply: Callable[[], None] = nothing
+
+    def apply(self, ops: Any) -> Any:
+        if self.off:
+            raise OSError
+        self.on_apply()
+        return self.inner.apply(ops)
+
+    def scan(self, query: Any) -> Any:
+        return self.inner.scan(query)
+
+    def purge(self, limit: int) -> int:
+        return self.inner.purge(limit)  # type: ignore[no-any-return]  # any store
+
+    def close(self) -> None:
+        self.inner.close()
 
 
 class Broken:
@@ -42,6 +71,20 @@ def test_without_a_store_nothing_runs(serve: Serve) -> None:
     assert (document["safe_new_key"], answer.header("idempotency-outcome")) == (False, "not-applied")
     assert b"secret" not in answer.body
     assert face.handler.count == 0
+
+
+def test_a_slow_store_is_waited_for_within_its_time_out(serve: Serve) -> None:
+    """C12, P8: A store that takes longer than ``store_timeout``: 503, and nothing runs, though it answered in
+    the end.
+    """
+    store = Switch(MemoryStore())
+    face = serve(says(), store=store, policy=Policy(store_timeout=2))
+    store.on_apply = lambda: face.clock.advance(3)
+    problem(face.request(), 503, "store_unavailable")
+    store.on_apply = nothing
+    assert face.handler.count == 0
+    face.clock.advance(60)
+    assert face.request().status == 200
 
 
 def test_proceed_runs_unguarded_and_says_so(serve: Serve) -> None:
@@ -76,28 +119,6 @@ def test_other_trouble_of_the_store(serve: Serve, monkeypatch: pytest.MonkeyPatc
     problem(answer, 503, code)
     assert int(answer.header("retry-after") or 0) >= 1
     assert face.handler.count == 0
-
-
-class Switch:
-    """A store that can be switched off."""
-
-    def __init__(self, inner: Any) -> None:
-        self.inner = inner
-        self.off = False
-
-    def apply(self, ops: Any) -> Any:
-        if self.off:
-            raise OSError
-        return self.inner.apply(ops)
-
-    def scan(self, query: Any) -> Any:
-        return self.inner.scan(query)
-
-    def purge(self, limit: int) -> int:
-        return self.inner.purge(limit)  # type: ignore[no-any-return]  # any store
-
-    def close(self) -> None:
-        self.inner.close()
 
 
 @pytest.mark.parametrize("status", [201, 404, 500])

@@ -33,7 +33,7 @@ from notwice.http.exchange import (
     offered,
 )
 from notwice.http.spool import MEMORY_BYTES_MAX, Spool
-from notwice.model import Replay, Result
+from notwice.model import Replay
 from notwice.operation import AsyncOperation
 
 __all__ = ["IdempotencyMiddleware"]
@@ -47,7 +47,6 @@ Guards = frozenset[tuple[str, str]]
 
 _LOG: Final = logging.getLogger("notwice")
 _RUNNING: Final[set[asyncio.Task[None]]] = set()  # a task that nobody holds may be collected
-_GONE: Final[Message] = {"type": "http.disconnect"}
 
 
 class _Client(Enum):
@@ -286,9 +285,8 @@ class _Run:
         """The answer in place of one that an exception prevented; ``None`` if it is the server's to tell."""
         if self._opened or self._settled or not self._raised:
             return None
-        policy, operation = self._operation.policy, self._operation.operation
-        failure = self._exchange.failure(error, policy, operation)
-        return failure or self._exchange.excuse(error, policy, self._request)
+        operation = self._operation
+        return self._exchange.excuse(error, operation.policy, self._request, operation=operation.operation)
 
     def _scope(self) -> Scope:
         """The scope that the app sees: with its operation, without what would bypass the capture."""
@@ -310,7 +308,7 @@ class _Run:
         for message in self._incoming:
             return message
         await self._whole.wait()
-        message = _GONE if self._detached else await self._server_receive()
+        message = {"type": "http.disconnect"} if self._detached else await self._server_receive()
         if message["type"] == "http.disconnect" and not self._settled and not self._capture.whole:
             self._cut_short = True
         return message
@@ -363,24 +361,14 @@ class _Run:
         """The app ended. If its answer is not whole, end the operation, unless the exception says how."""
         if self._settled or self._operation.ended:
             return
-        ending = self._capture.ending_if_broken
-        if ending is not None:
-            self._capture.omit_body()
-        elif error is not None:
-            answer = (
-                None
-                if self._opened
-                else self._exchange.failure(error, self._operation.policy, self._operation.operation)
-            )
-            if answer is not None:
-                await self._end(Ending.FAILED, self._exchange.kept(answer))
-            return
-        await self._end(ending)
+        ending = self._capture.break_off()
+        if ending is not None or error is None:
+            await self._end(ending)
 
-    async def _end(self, ending: Ending | None, result: Result | None = None) -> OwnershipLost | None:
+    async def _end(self, ending: Ending | None) -> OwnershipLost | None:
         """Make the operation's last move. What the store could not confirm is repeated by the guard, not here."""
         operation = self._operation
-        result = result or self._capture.result
+        result = self._capture.result
         try:
             match ending:
                 case Ending.COMPLETED:

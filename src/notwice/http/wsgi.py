@@ -34,7 +34,7 @@ from notwice.http.exchange import (
     offered,
 )
 from notwice.http.spool import CHUNK_BYTES, Spool
-from notwice.model import Replay, Result
+from notwice.model import Replay
 from notwice.operation import Operation
 
 __all__ = ["IdempotencyMiddleware"]
@@ -278,9 +278,8 @@ class _Run:
         """The answer in place of one that an exception prevented; ``None`` if it is the server's to tell."""
         if self._opened or self._settled or not self._raised:
             return None
-        policy, operation = self._operation.policy, self._operation.operation
-        failure = self._exchange.failure(error, policy, operation)
-        return failure or self._exchange.excuse(error, policy, self._request)
+        operation = self._operation
+        return self._exchange.excuse(error, operation.policy, self._request, operation=operation.operation)
 
     def _environment(self) -> Environment:
         """The environment that the app sees: with its operation and its whole body, without ways around the capture."""
@@ -365,21 +364,14 @@ class _Run:
         """The app ended. If its answer is not whole, end the operation, unless the exception says how."""
         if self._settled or self._operation.ended:
             return
-        ending = self._capture.ending_if_broken
-        if ending is not None:
-            self._capture.omit_body()
-        elif error is not None:
-            policy, operation = self._operation.policy, self._operation.operation
-            answer = None if self._opened else self._exchange.failure(error, policy, operation)
-            if answer is not None:
-                self._end(Ending.FAILED, self._exchange.kept(answer))
-            return
-        self._end(ending)
+        ending = self._capture.break_off()
+        if ending is not None or error is None:
+            self._end(ending)
 
-    def _end(self, ending: Ending | None, result: Result | None = None) -> OwnershipLost | None:
+    def _end(self, ending: Ending | None) -> OwnershipLost | None:
         """Make the operation's last move. What the store could not confirm is repeated by the guard, not here."""
         operation = self._operation
-        result = result or self._capture.result
+        result = self._capture.result
         try:
             match ending:
                 case Ending.COMPLETED:

@@ -28,6 +28,7 @@ from notwice.http.exchange.answers import (
     Answer,
     Client,
     error_answer,
+    failure,
     has_answer,
     lost_answer,
     record_answer,
@@ -38,12 +39,12 @@ from notwice.http.exchange.answers import (
 from notwice.http.exchange.capture import Capture
 from notwice.http.exchange.codings import offered
 from notwice.http.exchange.dialect import Dialect
-from notwice.http.exchange.headers import KEPT_HEADERS, Headers, exposed, kept
+from notwice.http.exchange.headers import KEPT_HEADERS, Headers, exposed
 from notwice.http.exchange.keys import read_key, read_query_key
 from notwice.http.exchange.request import HeaderMissing, RequestHeaders, RequestView
 from notwice.http.exchange.settings import SHARED, Ending, HttpFields, HttpPolicy, http_policy_of
 from notwice.identity import join_scope
-from notwice.model import Fingerprint, InProgress, Mismatch, RecordView, Replay, Result, ResultKind, Unresolved
+from notwice.model import Fingerprint, InProgress, Mismatch, RecordView, Replay, Unresolved
 from notwice.policy import Policy
 from notwice.problems import problem
 
@@ -183,7 +184,7 @@ class Exchange:
     def answer(self, outcome: Replay | InProgress | Unresolved | Mismatch, request: RequestView) -> Answer:
         """The answer to a duplicate."""
         if isinstance(outcome, Replay):
-            return replay(self._look, outcome.stored, _client(request))
+            return replay(self._look, outcome.view, _client(request))
         return refused(self._look, outcome)
 
     def error(self, error: NotwiceError, request: RequestView) -> Answer:
@@ -196,21 +197,16 @@ class Exchange:
         """The answer where a stored answer may not be given to this caller."""
         return refusal(self._look, problem("replay_forbidden"))
 
-    def failure(self, error: BaseException, policy: Policy, operation: str) -> Answer | None:
-        """The answer where the handler raised one of ``final_errors``: the same to the first caller and to the next."""
-        if not (policy.final_errors and isinstance(error, policy.final_errors)):
-            return None
-        return refusal(self._look, problem("recorded_failure", operation=operation))
+    def excuse(self, error: Exception, policy: Policy, request: RequestView, *, operation: str) -> Answer | None:
+        """The answer where the handler raised before it answered; ``None`` if the exception is the server's to tell.
 
-    def excuse(self, error: Exception, policy: Policy, request: RequestView) -> Answer | None:
-        """The answer where the handler raised before it answered; ``None`` if the exception is the server's to tell."""
+        One of ``final_errors`` is told alike to the first caller and to the next.
+        """
         if isinstance(error, (NotApplied, *policy.not_applied_errors)):
             return refusal(self._look, problem("not_applied", retry_after=1))
+        if isinstance(error, policy.final_errors):
+            return failure(self._look, operation)
         return self.error(error, request) if isinstance(error, OwnershipLost) else None
-
-    def kept(self, answer: Answer) -> Result:
-        """What a record keeps of an answer that the guard itself gave."""
-        return Result(ResultKind.HTTP, answer.body, answer.status, kept(answer.headers, self._policy.kept_headers))
 
     def marked(self, headers: Headers, *, guarded: bool) -> Headers:
         """The headers of a first answer, marked if it was given without a guard."""
@@ -235,7 +231,7 @@ class Exchange:
 
     def look_up(self, key: str, view: RecordView | None) -> Answer:
         """What is known of the operation with this key."""
-        return record_answer(key, view)
+        return record_answer(self._look, key, view)
 
     def has_answer(self, view: RecordView | None) -> bool:
         """Whether a look-up would give a stored answer."""

@@ -14,11 +14,10 @@ from notwice.http.exchange.capture import BODILESS
 from notwice.http.exchange.codings import for_client
 from notwice.http.exchange.dialect import STANDARD, Dialect
 from notwice.http.exchange.headers import Headers, exposed, values, without
-from notwice.model import InProgress, Mismatch, RecordView, Released, Replay, Result, ResultKind, State, Unresolved
+from notwice.model import InProgress, Mismatch, RecordView, Released, Result, ResultKind, State, Unresolved
 from notwice.problems import Problem, problem
 
 _OK: Final = 200
-_SERVER_ERROR: Final = 500
 _NO_STORE: Final = ("cache-control", "no-store")
 
 
@@ -72,30 +71,24 @@ def lost_answer(look: Dialect, error: OwnershipLost, client: Client) -> Answer:
     if view is None:
         return error_answer(look, error)
     if view.answered:
-        assert view.record.result is not None  # answered: terminal, or held with its answer
-        return replay(look, view.record.result, client)
+        return replay(look, view, client)
     if view.state is State.IN_PROGRESS and not view.lapsed:
         return refused(look, InProgress(view, retry_after=1))
     return refused(look, Unresolved(view))
 
 
-def replay(look: Dialect, stored: Result, client: Client) -> Answer:
+def replay(look: Dialect, view: RecordView, client: Client) -> Answer:
     """The first answer once more, marked as a replay.
 
-    A result that is no response (an operator's, or a handler's own) is given as JSON; a stored exception as a refusal.
+    A result that is no response (an operator's, or a handler's own) is given as JSON, or as a refusal if it failed.
     """
-    match stored.kind:
-        case ResultKind.HTTP:
-            status, headers, body = stored.status, stored.headers, stored.body
-        case ResultKind.ERROR:
-            status, headers, body = refusal(look, problem("recorded_failure"))
-            headers = without(headers, "content-length")
-        case ResultKind.VALUE:
-            status, headers, body = _OK, (("content-type", "application/json"),), _json_value(stored)
+    stored = view.record.result
+    assert stored is not None  # a record without one is not replayed
+    status, headers, body = _first(look, view, stored)
     mark = look.replayed_mark if body is not None else look.omitted_mark
     if body is None:
         headers, body = without(headers, "content-encoding"), b""
-    elif stored.kind is ResultKind.HTTP:
+    else:
         headers, body = for_client(headers, body, client.accept_encoding)
     headers = (*headers, (look.replayed_header.lower(), mark))
     shown = [look.replayed_header, *(["Retry-After"] if values(headers, "retry-after") else [])]
@@ -105,7 +98,21 @@ def replay(look: Dialect, stored: Result, client: Client) -> Answer:
     return _sized(status, headers, body)
 
 
-def record_answer(key: str, view: RecordView | None) -> Answer:
+def _first(look: Dialect, view: RecordView, stored: Result) -> tuple[int, Headers, bytes | None]:
+    if stored.kind is ResultKind.HTTP:
+        return stored.status, stored.headers, stored.body
+    if stored.kind is ResultKind.ERROR or view.state is State.FAILED:
+        status, headers, body = failure(look, view.operation)
+        return status, without(headers, "content-length"), body
+    return _OK, (("content-type", "application/json"),), _json_value(stored)
+
+
+def failure(look: Dialect, operation: str) -> Answer:
+    """What is told of an operation that failed without a response, by an exception or by an operator's word."""
+    return refusal(look, problem("recorded_failure", operation=operation))
+
+
+def record_answer(look: Dialect, key: str, view: RecordView | None) -> Answer:
     """What is known of the operation with this key, for the status look-up.
 
     ``result`` and ``error`` hold the first answer's body: a JSON value, else text, else base64.
@@ -121,19 +128,15 @@ def record_answer(key: str, view: RecordView | None) -> Answer:
     }
     stored = view.record.result
     if view.record.terminal and stored is not None:
-        document["original_status"] = _status_of(stored)
-        document["result" if view.state is State.COMPLETED else "error"] = _shown(stored)
+        status, headers, body = _first(look, view, stored)
+        document["original_status"] = status
+        document["result" if view.state is State.COMPLETED else "error"] = _shown(headers, body)
     return _document(document)
 
 
 def has_answer(view: RecordView | None) -> bool:
     """Whether a look-up would give a stored answer away."""
     return view is not None and view.record.terminal
-
-
-def first_answer(outcome: Replay, look: Dialect, client: Client) -> Answer:
-    """The replay for this client."""
-    return replay(look, outcome.stored, client)
 
 
 def _sized(status: int, headers: Headers, body: bytes) -> Answer:
@@ -149,12 +152,6 @@ def _time_text(time_ms: int) -> str:
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _status_of(stored: Result) -> int:
-    if stored.kind is ResultKind.HTTP:
-        return stored.status
-    return _SERVER_ERROR if stored.kind is ResultKind.ERROR else _OK
-
-
 def _json_value(stored: Result) -> bytes | None:
     """A value as JSON; ``None``, as if omitted, if JSON has no form for it."""
     if stored.body is None:
@@ -165,18 +162,9 @@ def _json_value(stored: Result) -> bytes | None:
         return None
 
 
-def _shown(stored: Result) -> Any:  # noqa: ANN401 - a JSON value
-    match stored.kind:
-        case ResultKind.VALUE:
-            text = _json_value(stored)
-            return None if text is None else json.loads(text)
-        case ResultKind.ERROR:
-            return json.loads(problem("recorded_failure").body)
-        case ResultKind.HTTP:
-            return None if stored.body is None else _shown_body(stored.headers, stored.body)
-
-
-def _shown_body(kept: Headers, stored: bytes) -> Any:  # noqa: ANN401 - a JSON value
+def _shown(kept: Headers, stored: bytes | None) -> Any:  # noqa: ANN401 - a JSON value
+    if stored is None:
+        return None
     headers, body = for_client(kept, stored, ())
     try:
         is_json = any("json" in value.lower() for value in values(headers, "content-type"))

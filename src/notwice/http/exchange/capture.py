@@ -100,14 +100,10 @@ class Capture:
             return self._policy.ending(self.status)
         return self._declared_ending()
 
-    @property
-    def ending_if_broken(self) -> Ending | None:
-        """What an answer that broke off says of the operation; ``None`` if nothing."""
-        return self._declared_ending() if self._said in (_ABANDONED, _FINAL) else None
-
-    def omit_body(self) -> None:
-        """Keep nothing of the body: it is not whole."""
+    def break_off(self) -> Ending | None:
+        """Take the answer for broken: its body is not kept. Gives what it says of the operation; ``None``: nothing."""
         self._body = None
+        return self._declared_ending() if self._said in (_ABANDONED, _FINAL) else None
 
     def _declared_ending(self) -> Ending:
         if self._said == _ABANDONED:
