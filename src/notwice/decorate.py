@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast, get_type_hints
 
+from notwice.codec import check_encodable
 from notwice.identity import fill_key, fill_scope, template_fields
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -41,6 +42,7 @@ class Target:
         self._key = key
         self._request = request
         self._signature = inspect.signature(self.function)
+        check_encodable(_returned(self.function))
         for template in (scope, key):
             if isinstance(template, str):
                 _check_fields(template, self._signature)
@@ -106,3 +108,15 @@ def _check_fields(template: str, signature: inspect.Signature) -> None:
                 f"the template {template!r} asks for {name!r}, which is not among {', '.join(signature.parameters)}"
             )
             raise TypeError(message)
+
+
+def _returned(function: Callable[..., Any]) -> object:
+    """What `function` is annotated to return; anything, where that is not said or not known yet."""
+    inner: Any = function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    try:
+        hints = get_type_hints(inner if inspect.isroutine(inner) else type(inner).__call__)
+    except (NameError, AttributeError, TypeError):
+        return Any
+    return hints.get("return", Any)

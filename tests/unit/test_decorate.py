@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import socket
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from notwice import AsyncGuard, InvalidKey, RequestMismatch, current_operation
+from notwice import AsyncGuard, EncodingError, InvalidKey, RequestMismatch, current_operation
 from notwice.stores.memory import MemoryStore
 from tests.unit.worlds import World
 
@@ -214,3 +216,19 @@ def test_values_in_a_scope_can_not_run_into_each_other() -> None:
     world = World()
     guarded = world.guard.idempotent(scope="{a}:{b}", key="k")(lambda a, b: world.effect((a, b)))
     assert [guarded("x:y", "z"), guarded("x", "y:z")] == [("x:y", "z"), ("x", "y:z")]
+
+
+def test_a_return_type_that_can_not_be_kept_is_refused_at_once() -> None:
+    """C36: where the annotation says that a result could not be stored, the decorator says so before anything runs."""
+
+    def connects() -> socket.socket:
+        return socket.socket()
+
+    def adds() -> Decimal:
+        return Decimal("19.90")
+
+    guarded = World().guard.idempotent(scope="a", key="b")
+    with pytest.raises(EncodingError, match="socket"):
+        guarded(connects)
+    for _ in range(2):
+        assert str(World().guard.idempotent(scope="a", key="b")(adds)()) == "19.90"
