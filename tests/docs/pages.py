@@ -73,6 +73,7 @@ def _until(lines: Iterator[tuple[int, str]], end: str) -> str:
 def run(page: Path) -> None:
     """Run a page's Python, so that a traceback names the page and its line."""
     module = types.ModuleType("page")
+    module.__file__ = str(page)
     sys.modules["page"] = module  # classes that a page defines are found again by name
     with asyncio.Runner() as runner:
         for block in blocks_of(page):

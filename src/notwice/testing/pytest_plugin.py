@@ -1,6 +1,7 @@
 """Fixtures for tests of guarded code: a guard that forgets, and a clock that moves when it is told to.
 
-pytest finds them by itself once notwice is installed. Nothing of notwice is imported until a test asks for a fixture.
+Name them in a ``conftest.py``: ``pytest_plugins = ["notwice.testing.pytest_plugin"]``. Guards and stores are imported
+only when a test asks for a fixture.
 """
 
 from __future__ import annotations
