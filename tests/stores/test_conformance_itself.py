@@ -9,27 +9,37 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from notwice import NotwiceError, core
+from notwice.model import Record, Released, State
 from notwice.stores import port
 from notwice.testing import VirtualClock
-from notwice.testing.conformance import Engine, StoreCases
+from notwice.testing.conformance import Engine, GuardCases, StoreCases
 from notwice.testing.conformance.histories import histories
 from notwice.testing.conformance.machine import store_machine
+from notwice.testing.conformance.processes import blocking_face, processes_of
 from notwice.testing.conformance.promises import PromiseCases
 from tests.stores.broken import (
     CAUGHT_BY,
     AcknowledgesBeforeItsCommit,
+    CutsBodies,
+    DamagedIsAbsent,
+    DamagedIsOverwritten,
     Disk,
+    EvictsOpenRecords,
     ForgetsAField,
     InsertsOverwrite,
     KeepsAnOldField,
     KeepsOldExpiry,
+    LapsedIsResolved,
     LostInsertSaysWon,
     NeverStampsCreation,
     NoFence,
     PurgesWhatIsTerminal,
+    ReadThenWrite,
     RepliesSorted,
     Sound,
     StampsOnce,
+    StripsBlanks,
 )
 
 
@@ -45,7 +55,7 @@ def engine_of(kind: type[Sound], history_length: int = 2) -> Engine:
     )
 
 
-class TestSound(StoreCases):
+class TestSound(StoreCases, GuardCases):
     """The whole suite on the sound store."""
 
     @pytest.fixture
@@ -117,3 +127,87 @@ def test_an_inability_is_a_skip_with_its_reason() -> None:
     excused = Engine(open=engine_of(Sound).open, clock=VirtualClock(), cannot={"damage": "its records are sealed"})
     with pytest.raises(pytest.skip.Exception, match="its records are sealed"):
         case_runner("test_unreadable", excused)()
+
+
+def guard_case(name: str, engine: Engine) -> None:
+    """Run one case about guards, with the first of its parameters."""
+    case = getattr(GuardCases(), name)
+    given = {"loss": "lost", "trouble": "lost", "sends": 3}
+    with processes_of(engine, blocking_face) as processes:
+        options = {
+            parameter: given[parameter] for parameter in inspect.signature(case).parameters if parameter in given
+        }
+        case(processes, **options)
+
+
+RULES = {
+    core._own: "test_lost_begin",
+    core._over: "test_an_expired_record_begins_anew",
+    core._other_request: "test_mismatch",
+    core._finished: "test_mismatch",
+    core._orphaned: "test_the_next_begin_after_one_without_an_answer",
+    core._released: "test_a_release_is_used_up_by_a_claim",
+    core._running: "test_one_owner",
+}
+
+
+@pytest.mark.parametrize(("rule", "name"), RULES.items(), ids=lambda value: getattr(value, "__name__", value))
+def test_a_guard_without_a_rule_is_caught(
+    rule: Callable[[core.Situation], core.Decision | None], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P1 to P5, P13: without any one rule of begin, a case about guards fails."""
+    monkeypatch.setattr(core, "BEGIN", tuple(each for each in core.BEGIN if each is not rule))
+    with pytest.raises((AssertionError, NotwiceError)):
+        guard_case(name, engine_of(Sound))
+
+
+UNDER_GUARDS = {
+    NoFence: "test_a_late_owner",
+    ReadThenWrite: "test_one_owner",
+    ForgetsAField: "test_mismatch",
+    KeepsOldExpiry: "test_an_expired_record_begins_anew",
+    EvictsOpenRecords: "test_open_records_stay",
+    CutsBodies: "test_replay",
+    DamagedIsOverwritten: "test_a_record_that_cannot_be_read",
+    DamagedIsAbsent: "test_a_record_that_cannot_be_read",
+    StripsBlanks: "test_namespaces",
+    LapsedIsResolved: "test_hold",
+}
+
+
+@pytest.mark.parametrize(("kind", "name"), UNDER_GUARDS.items(), ids=lambda value: getattr(value, "__name__", value))
+def test_a_broken_store_under_a_guard_is_caught(kind: type[Sound], name: str) -> None:
+    """P1 to P14: a store that breaks its promises breaks the guard's, and the case about that one fails."""
+    with pytest.raises((AssertionError, NotwiceError, pytest.fail.Exception)):
+        guard_case(name, engine_of(kind))
+
+
+def frees_everything(record: Record, etag: bytes, *, claim: core.Claim, touched: bool) -> Record:
+    return record._replace(etag=etag, state=State.ACCEPTED, released=Released.AS_NEW)
+
+
+def keeps_the_etag(ask: core.Ask, decision: core.Reclaim, etag: bytes) -> Record:
+    return decision.view.record._replace(attempt=2)
+
+
+BROKEN_MOVES = {
+    "abandoned": (frees_everything, "test_abandon_frees_no_earlier_attempt"),
+    "reclaimed": (keeps_the_etag, "test_a_late_owner"),
+    "needs_force": (lambda _: False, "test_an_operator_resolves"),
+}
+
+
+@pytest.mark.parametrize("move", BROKEN_MOVES)
+def test_a_broken_move_is_caught(move: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P5, P10: a move that writes the wrong record, or asks too little, is caught."""
+    change, case = BROKEN_MOVES[move]
+    monkeypatch.setattr(core, move, change)
+    with pytest.raises((AssertionError, NotwiceError, pytest.fail.Exception)):
+        guard_case(case, engine_of(Sound))
+
+
+def test_each_promise_of_a_guard_has_a_case() -> None:
+    """P16: every promise that touches a store, P1 to P14, is named by a case about guards."""
+    cases = [inspect.getdoc(getattr(GuardCases, name)) or "" for name in dir(GuardCases) if name.startswith("test_")]
+    named = {promise for text in cases for promise in re.findall(r"P\d+", text.partition(":")[0])}
+    assert named == {f"P{number}" for number in range(1, 15)}

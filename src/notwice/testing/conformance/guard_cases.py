@@ -66,7 +66,7 @@ class OwnerCases:
             processes.wait(LEASE, owner)
             assert isinstance(other.begin(policy=RERUN), InProgress)
         operation.complete(1)
-        assert other.begin().result == 1
+        assert other.answer() == 1
 
     def test_a_late_owner(self, processes: Processes) -> None:
         """P5: an owner that was presumed gone can neither complete, fail, suspend nor free the taker's operation."""
@@ -79,7 +79,7 @@ class OwnerCases:
                 getattr(late, move)(*["late"] * (move != "abandon"))
             assert late.lost
             taken.complete("taken")
-            assert owner.begin(move).result == "taken"
+            assert owner.answer(move) == "taken"
 
     def test_a_late_owner_of_a_finished_operation(self, processes: Processes) -> None:
         """P5: once the taker has finished, a late owner can't overwrite its answer, nor take a new one's record."""
@@ -94,7 +94,7 @@ class OwnerCases:
         with pytest.raises(OwnershipLost):
             late.complete("later")
         anew.complete("anew")
-        assert other.begin().result == "anew"
+        assert other.answer() == "anew"
 
     def test_a_lapsed_owner_that_nobody_followed(self, processes: Processes) -> None:
         """P5: a lapsed lease that nobody took over may be renewed, and the operation completed."""
@@ -104,7 +104,7 @@ class OwnerCases:
         operation.confirm()
         assert isinstance(processes.start().begin(), InProgress)
         operation.complete(1)
-        assert owner.begin().result == 1
+        assert owner.answer() == 1
 
 
 class RecoveryCases:
@@ -143,7 +143,7 @@ class RecoveryCases:
         processes.lapse()
         other = processes.start()
         for _ in range(2):
-            assert other.begin(policy=asking).result == "found"
+            assert other.answer(policy=asking) == "found"
         assert other.lookup().state is State.COMPLETED
 
     def test_reconcile_finds_nothing(self, processes: Processes) -> None:
@@ -164,7 +164,7 @@ class RecoveryCases:
         operation = other.owned(policy=asking)
         assert operation.attempt == 4
         operation.complete(1)
-        assert other.begin().result == 1
+        assert other.answer() == 1
 
     def test_open_records_stay(self, processes: Processes) -> None:
         """P6: what is neither finished nor released as new is never purged, however long nobody asks for it."""
@@ -185,13 +185,13 @@ class RecoveryCases:
         """P6: after its retention a key begins anew, and a purge doesn't touch what was begun in its place."""
         process = processes.start()
         process.owned(policy=policy(retention=LEASE)).complete(1)
-        assert process.begin().result == 1
+        assert process.answer() == 1
         processes.engine.advance(LEASE * 1.5)
         anew = process.owned(request={"amount": 2})
         assert (anew.attempt, anew.recovered) == (1, False)
         assert process.guard.purge() == 0
         anew.complete(2)
-        assert process.begin().result == 2
+        assert process.answer() == 2
 
     def test_an_operator_resolves(self, processes: Processes) -> None:
         """P10: an operator's result finishes an unresolved operation; a live or changed one is left alone."""
@@ -205,7 +205,7 @@ class RecoveryCases:
         operator.guard.resolve(shown, "found", who="ana", why="asked the provider")
         with pytest.raises(RecordChanged):
             operator.guard.release(shown, who="ben", why="too late")
-        assert owner.begin().result == "found"
+        assert owner.answer() == "found"
         (note,) = operator.lookup().record.audit
         assert (note.who, note.why) == ("ana", "asked the provider")
 
@@ -229,7 +229,7 @@ class DuplicateCases:
         values: list[object] = [None, 0, False, "", [], {}, b"", 10**30, {"a": [1, "x"]}]
         for number, value in enumerate(values):
             process.owned(f"value-{number}").complete(value)
-            replayed = processes.start().begin(f"value-{number}").result
+            replayed = processes.start().answer(f"value-{number}")
             assert (type(replayed), replayed) == (type(value), value)
 
     def test_replay_of_a_refusal(self, processes: Processes) -> None:
@@ -253,8 +253,8 @@ class DuplicateCases:
         self._is_mismatch(process, two)
         retaken.complete(1)
         self._is_mismatch(process, two)
-        assert process.begin(**one).result == 1
-        assert process.begin().result == 1, "who compares nothing gets the answer"
+        assert process.answer(**one) == 1
+        assert process.answer() == 1, "who compares nothing gets the answer"
 
     @staticmethod
     def _is_mismatch(process: Process, options: dict[str, Any]) -> None:
@@ -300,7 +300,7 @@ class DuplicateCases:
         for name, operation in owned.items():
             operation.complete(f"for {name}")
         for name in names:
-            assert process.begin(namespace=name, request=name).result == f"for {name}"
+            assert process.answer(namespace=name, request=name) == f"for {name}"
         assert process.lookup(namespace="eve") is None
         assert len(list(process.guard.within("ana").operations())) == 1
         assert len(list(process.guard.operations(all_namespaces=True))) == len(names)

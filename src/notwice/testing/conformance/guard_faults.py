@@ -29,7 +29,7 @@ class StoreTroubleCases:
             process.lookup("done")
         process.plan.down = False
         assert ran == []
-        assert process.begin("done").result == 1
+        assert process.answer("done") == 1
         assert process.lookup("new") is None
 
     def test_store_slow(self, processes: Processes) -> None:
@@ -61,7 +61,7 @@ class StoreTroubleCases:
             operation = process.owned(f"k{number}")
             assert isinstance(processes.start().begin(f"k{number}"), InProgress)
             operation.complete(number)
-            assert process.begin(f"k{number}").result == number
+            assert process.answer(f"k{number}") == number
         assert process.plan.planned == 0
 
     @pytest.mark.parametrize("loss", LOSSES)
@@ -74,7 +74,7 @@ class StoreTroubleCases:
         operation = taker.owned(policy=RERUN)
         assert operation.attempt == 2
         operation.complete(1)
-        assert taker.begin().result == 1
+        assert taker.answer() == 1
 
     @pytest.mark.parametrize("trouble", ["lost", "drop", "late"])
     def test_begin_without_an_answer(self, processes: Processes, trouble: Trouble) -> None:
@@ -108,7 +108,7 @@ class StoreTroubleCases:
         operation = process.owned()
         process.clock.advance(LEASE / 2)
         operation.complete(1)
-        assert process.begin().result == 1
+        assert process.answer() == 1
 
     @pytest.mark.parametrize("loss", LOSSES)
     @pytest.mark.parametrize("sends", [1, 3])
@@ -124,7 +124,7 @@ class StoreTroubleCases:
                 operation.complete("answer")
             assert loss == "lost" or isinstance(other.begin(), InProgress)
             process.clock.advance(LEASE)
-        assert other.begin().result == "answer"
+        assert other.answer() == "answer"
         assert processes.start().lookup().record.attempt == 1
 
     def test_lost_complete_of_a_value(self, processes: Processes) -> None:
@@ -140,7 +140,7 @@ class StoreTroubleCases:
         process.plan.down = False
         assert isinstance(processes.start().begin(), InProgress)
         process.clock.advance(LEASE)
-        assert processes.start().begin().result == "refunded"
+        assert processes.start().answer() == "refunded"
 
     def test_lost_complete_of_a_process_that_dies(self, processes: Processes) -> None:
         """P9: if the process dies before its completion is stored, the operation is unresolved, and not freed."""
@@ -164,7 +164,7 @@ class StoreTroubleCases:
             with pytest.raises(StoreUnavailable):
                 move()
         operation.complete("answer")
-        assert process.begin().result == "answer"
+        assert process.answer() == "answer"
 
     @pytest.mark.parametrize("loss", LOSSES)
     def test_lost_sign_of_life(self, processes: Processes, loss: Trouble) -> None:
@@ -179,7 +179,7 @@ class StoreTroubleCases:
                 move()
         operation.complete(1)
         assert process.lookup().record.recovery_point == "charged"
-        assert process.begin().result == 1
+        assert process.answer() == 1
 
     def test_heartbeats_through_an_outage(self, processes: Processes) -> None:
         """P13: heartbeats that fail are tried again; an outage shorter than a lease costs nothing."""
@@ -192,7 +192,7 @@ class StoreTroubleCases:
             processes.wait(LEASE / 2, process)
             assert isinstance(other.begin(policy=RERUN), InProgress)
         operation.complete(1)
-        assert other.begin().result == 1
+        assert other.answer() == 1
 
     @pytest.mark.parametrize("loss", LOSSES)
     def test_lost_abandon(self, processes: Processes, loss: Trouble) -> None:
@@ -203,7 +203,7 @@ class StoreTroubleCases:
         operation.abandon()
         anew = other.owned(request=2)
         anew.complete(2)
-        assert process.begin(request=2).result == 2
+        assert process.answer(request=2) == 2
 
     def test_lost_abandon_that_finds_another(self, processes: Processes) -> None:
         """P10, P13: an abandon that was carried out unseen and was followed by another's claim is done."""
@@ -216,7 +216,7 @@ class StoreTroubleCases:
         process.clock.advance(LEASE)
         assert not operation.lost
         anew.complete(1)
-        assert process.begin().result == 1
+        assert process.answer() == 1
 
     @pytest.mark.parametrize("loss", LOSSES)
     def test_lost_suspend(self, processes: Processes, loss: Trouble) -> None:

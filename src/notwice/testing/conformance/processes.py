@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from notwice import AsyncGuard, Guard, Policy
+from notwice import AsyncGuard, Guard, Policy, Replay
 from notwice.stores.port import Store
 from notwice.testing.clock import VirtualClock
 from notwice.testing.conformance.engine import Engine, OnLoop
@@ -44,6 +44,12 @@ class Process:
         outcome = self.begin(key, **options)
         assert owns(outcome), f"not owned, but {outcome}"
         return outcome
+
+    def answer(self, key: str = "k", **options: Any) -> object:  # noqa: ANN401 - as of begin
+        """Begin it and insist on being given the first answer."""
+        outcome = self.begin(key, **options)
+        assert isinstance(outcome, Replay), f"no replay, but {outcome}"
+        return outcome.result
 
     def deliver(self) -> None:
         """Let the store carry out what the plan has kept back as ``late``."""
@@ -98,7 +104,8 @@ def processes_of(engine: Engine, face: Face) -> Generator[Processes, None, None]
 
 def policy(**options: Any) -> Policy:  # noqa: ANN401 - the options of Policy, checked by it
     """A policy with a short lease."""
-    return Policy(**{"lease": LEASE, **options})
+    options.setdefault("lease", LEASE)
+    return Policy(**options)
 
 
 def blocking_face(store: Store, plan: FaultPlan, clock: VirtualClock) -> Guard:
