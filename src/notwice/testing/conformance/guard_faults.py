@@ -57,7 +57,7 @@ class StoreTroubleCases:
         """P13: an owner whose acknowledgement was lost owns its operation, and is not told that it is a duplicate."""
         process = processes.start()
         for number in (1, 2):
-            process.plan.add(*[loss] * number)
+            process.plan.add(*(loss,) * number)
             operation = process.owned(f"k{number}")
             assert isinstance(processes.start().begin(f"k{number}"), InProgress)
             operation.complete(number)
@@ -80,7 +80,7 @@ class StoreTroubleCases:
     def test_begin_without_an_answer(self, processes: Processes, trouble: Trouble) -> None:
         """P13: a begin that got no answer leaves no owner behind: the key is free once the store answers."""
         process = processes.start()
-        process.plan.add(*[trouble] * 3)
+        process.plan.add(*(trouble,) * 3)
         with pytest.raises(StoreUnavailable):
             process.begin(request=1)
         process.clock.advance(LEASE / 2)
@@ -116,7 +116,7 @@ class StoreTroubleCases:
         """P9: a completion without an acknowledgement is repeated until it is known, and never becomes another's."""
         process, other = processes.start(), processes.start()
         operation = process.owned(policy=RERUN)
-        process.plan.add(*[loss] * sends)
+        process.plan.add(*(loss,) * sends)
         if sends == 1:
             operation.complete("answer")
         else:
