@@ -71,6 +71,16 @@ def test_what_the_app_is_offered(accept: list[str], shown: str | None) -> None:
     assert offered(accept) == shown
 
 
+def test_the_handler_is_shown_what_it_is_offered(serve: Serve) -> None:
+    """C33: The handler of a guarded request sees no coding that could not be decoded again; of others it sees all."""
+    face = serve(says())
+    for key in ([KEY], []):
+        face.request(headers=[*key, ("Accept-Encoding", "br, gzip;q=0.5"), ("Accept-Language", "br")])
+    guarded, unguarded = (run.headers for run in face.handler.runs)
+    assert (guarded["accept-encoding"], guarded["accept-language"]) == ("gzip;q=0.5", "br")
+    assert unguarded["accept-encoding"] == "br, gzip;q=0.5"
+
+
 @given(st.lists(st.text(st.characters(max_codepoint=255), max_size=40), max_size=4), st.sampled_from(["gzip", "br"]))
 def test_any_accept_encoding_is_read(lines: list[str], coding: str) -> None:
     """Whatever stands in Accept-Encoding, it is read without an error, and what is offered can be decoded."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from notwice import Guard
+from notwice import Guard, Policy
 from notwice.http import SHARED, Dialect, HttpPolicy
 from notwice.model import Result, ResultKind
 from tests.http.harness import KEY, AsgiFace, Face, Says, Serve, problem, says
@@ -45,6 +45,17 @@ def test_the_status_of_what_failed_or_is_open(serve: Serve) -> None:
     assert document["state"] == "accepted"
     assert "result" not in document
     assert "original_status" not in document
+
+
+def test_what_is_free_again_is_not_found(serve: Serve) -> None:
+    """P12: A key that was freed, or whose record's time is over, is as if it had never been used."""
+    face = serve(says(429), says(201), status_path="/status", policy=Policy(retention=60))
+    face.request()
+    assert looked_up(face)["state"] == "not_found"
+    face.request()
+    assert looked_up(face)["state"] == "completed"
+    face.clock.advance(61)
+    assert looked_up(face)["state"] == "not_found"
 
 
 def test_a_look_up_has_a_principal_and_a_key(serve: Serve) -> None:
