@@ -18,12 +18,18 @@ app.wsgi_app = IdempotencyMiddleware(  # type: ignore[method-assign]  # as Flask
 )
 
 
+@app.errorhandler(NotApplied)
+def nothing_happened(_: NotApplied) -> ResponseReturnValue:
+    """Say so in a header, for Flask turns exceptions into answers: it frees the key, and is not sent on."""
+    return {"error": "the bank is closed"}, 503, {"Idempotency-Outcome": "not-applied", "Retry-After": "60"}
+
+
 @app.post("/refunds")
 def refund() -> ResponseReturnValue:
     """Pay an order back, unless the bank is closed."""
     wanted = request.get_json()
     if Path("bank-is-closed").exists():
-        raise NotApplied  # nothing happened: 503 and Retry-After, and the key is free again
+        raise NotApplied
     key = current_operation().downstream_key("refund")
     with Path("ledger.txt").open("a") as ledger:
         ledger.write(f"{key} {wanted['order']} {wanted['amount']}\n")

@@ -62,7 +62,7 @@ def blocks_of(page: Path) -> Iterator[Block]:
 
 
 def _until(lines: Iterator[tuple[int, str]], end: str) -> str:
-    taken = []
+    taken: list[str] = []
     for _, line in lines:
         if line == end:
             return "\n".join(taken) + "\n"

@@ -40,8 +40,9 @@ def code(text: object) -> str:
     return f"`{text}`"
 
 
-def plain(docstring: str) -> str:
-    """A docstring's words as the pages write them."""
+def plain(docstring: str, *, first: bool = False) -> str:
+    """A docstring's words, or those of its `first` paragraph, as the pages write them."""
+    docstring = docstring.split("\n\n")[0] if first else docstring
     return re.sub(r"``([^`]+)``", r"`\1`", " ".join(docstring.split()))
 
 
@@ -153,7 +154,12 @@ def error_table() -> str:
         if isinstance(cls, type) and issubclass(cls, errors.NotwiceError) and cls is not errors.NotwiceError
     ]
     rows = [
-        (code(cls.__name__), code(cls.code), str(KINDS[cls.code].status), plain((inspect.getdoc(cls) or "").split("\n\n")[0]))
+        (
+            code(cls.__name__),
+            code(cls.code),
+            str(KINDS[cls.code].status),
+            plain((inspect.getdoc(cls) or "").split("\n\n")[0]),
+        )
         for cls in found
     ]
     return table(("error", "`code`", "`http_status`", "what it says"), rows)
