@@ -56,7 +56,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.history.apply(Insert(self.history.record(name, state, **changes)))
 
     @rule(name=_NAMES, state=_STATES, changes=_CHANGES, back=strategies.sampled_from((1, 1, 1, 2)))
-    def swap(self, name: str, state: State, changes: dict[str, object], back: int) -> None:
+    def swap(self, *, name: str, state: State, changes: dict[str, object], back: int) -> None:
         """Swap by the etag that the name has, or had before."""
         self.history.apply(self._swap(name, back, self.history.record(name, state, **changes)))
 
