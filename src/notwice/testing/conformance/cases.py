@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 
 import pytest
 
-from notwice.model import Get, Insert
+from notwice.model import Get, Insert, Unresolved
 from notwice.stores.port import Store
 from notwice.testing.conformance.engine import AsyncEngine, Engine, OnLoop
 from notwice.testing.conformance.guard_cases import DuplicateCases, OwnerCases, RecoveryCases
 from notwice.testing.conformance.guard_faults import FreeingCases, StoreTroubleCases
 from notwice.testing.conformance.histories import HistoryCases
-from notwice.testing.conformance.processes import Processes, blocking_face, loop_face, processes_of
+from notwice.testing.conformance.processes import LEASE, Processes, blocking_face, loop_face, processes_of
 from notwice.testing.conformance.promises import ClockCases, PromiseCases
 from notwice.testing.conformance.records import followed, insert, new_record, stored
 from notwice.testing.conformance.scans import ScanCases
+from notwice.testing.faulty import Pause
 
 
 class StoreCases(PromiseCases, ClockCases, ScanCases, HistoryCases):
@@ -113,3 +114,41 @@ class AsyncGuardCases(GuardCases):
         """Guards of several processes on the same records."""
         with processes_of(engine, loop_face) as processes:
             yield processes
+
+    @pytest.mark.parametrize("applied", [False, True])
+    def test_cancelled_begin(self, processes: Processes, applied: bool) -> None:  # noqa: FBT001 - a parameter of the case
+        """P13: a begin that is cancelled, before or after its claim was carried out, leaves no owner behind."""
+        process = processes.start()
+        process.plan.add(Pause(applied=applied))
+        process.guard.drive(_cancelled(process.guard.inner.begin(("refund", "ord_1"), "k", request=1)))
+        process.clock.advance(LEASE)
+        assert processes.start().owned(request=2).attempt == 1
+
+    def test_cancelled_handler(self, processes: Processes) -> None:
+        """P10: a handler that is cancelled says nothing: the operation is unresolved, and its key is not freed."""
+        process = processes.start()
+
+        async def handle() -> None:
+            await asyncio.Event().wait()
+
+        process.guard.drive(_cancelled(process.guard.inner.run(handle, scope=("refund", "ord_1"), key="k")))
+        assert isinstance(processes.start().begin(), Unresolved)
+
+    def test_cancelled_complete(self, processes: Processes) -> None:
+        """P9: a completion that is cancelled while it is under way is repeated, and found by every duplicate."""
+        process = processes.start()
+        operation = process.owned()
+        process.plan.add(Pause())
+        process.guard.drive(_cancelled(operation.inner.complete("answer")))
+        process.clock.advance(LEASE)
+        assert processes.start().answer() == "answer"
+
+
+async def _cancelled(call: Coroutine[object, object, object]) -> None:
+    """Start a call, let it come to where it waits, and cancel it."""
+    task = asyncio.ensure_future(call)
+    await asyncio.wait([task], timeout=0.05)
+    assert not task.done()
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()

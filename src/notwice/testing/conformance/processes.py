@@ -130,6 +130,10 @@ class Driven:
         found = getattr(self.inner, name)
         return self._called(found) if inspect.ismethod(found) else found
 
+    def drive(self, call: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 - as of the call
+        """Run a coroutine in the loop and wait for it."""
+        return self._driver.run(call)
+
     def _called(self, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **options: Any) -> Any:  # noqa: ANN401 - as of what is driven
             found = method(*(_coroutine(each) if inspect.isfunction(each) else each for each in args), **options)
