@@ -198,9 +198,15 @@ async def test_tasks_share_commits_and_wake_ups(batching: Batching, slow: Slow) 
         return threadsafe(callback, *args, context=context)
 
     loop.call_soon_threadsafe = counted  # type: ignore[method-assign, assignment]  # it counts, and does the same
-    assert await put_async(batching, "first")
-    assert all(await asyncio.gather(*(put_async(batching, str(number)) for number in range(100))))
-    assert len(calls) == len(slow.batches) < 20
+    slow.held = True
+    first = asyncio.create_task(put_async(batching, "first"))
+    await until(partial(slow.entered.acquire, blocking=False))
+    others = [asyncio.create_task(put_async(batching, str(number))) for number in range(100)]
+    await until(lambda: len(batching._pending) == 100)
+    slow.let_go()
+    assert all(await asyncio.gather(first, *others))
+    assert [len(batch) for batch in slow.batches] == [1, 100]
+    assert len(calls) == 2
     assert len(set(slow.threads)) == 1
     assert slow.threads[0] != threading.get_ident()
 
@@ -474,7 +480,7 @@ async def test_a_loop_can_close_it(slow: Slow) -> None:
 
 async def test_an_unused_worker_goes_with_its_store(slow: Slow) -> None:
     """A store that was forgotten without being closed leaves no thread behind."""
-    batching = Batching(slow, timeout=WAIT_S)
+    batching = Batching(slow, timeout=0.2)
     assert await put_async(batching, "a")
     assert batching._worker is not None
     thread = batching._worker._thread

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -40,6 +41,10 @@ _LOOKED_AT_MAX = 4 * BATCH_MAX
 """How many pending calls are looked at for a batch when many of them name the same id."""
 
 
+_WATCHES = 4
+"""How often within its time-out a loop looks for calls that have waited too long."""
+
+
 class _Call:
     """One call under way. Its fields change only while the lock of its `Batching` is held."""
 
@@ -47,7 +52,7 @@ class _Call:
 
     def __init__(self, ops: Sequence[Op]) -> None:
         self.ops = ops
-        self.names: Sequence[Name] = [name_of(op) for op in ops]
+        self.names: Sequence[Name] = tuple(map(name_of, ops))
         self.replies: Sequence[Reply] | None = None
         self.error: BaseException | None = None
         self.taken = False  # it is, or was, part of a batch
@@ -86,12 +91,17 @@ class _ThreadCall(_Call):
 class _LoopCall(_Call):
     """A call whose caller waits in an event loop."""
 
-    __slots__ = ("future", "loop")
+    __slots__ = ("future", "loop", "since")
 
     def __init__(self, ops: Sequence[Op]) -> None:
         super().__init__(ops)
+        self.since = time.monotonic()
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[None] = self.loop.create_future()
+
+    def is_awaited_in(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Whether a task of `loop` waits for an answer."""
+        return self.loop is loop and not self.given_up and not self.answered
 
     def settle(self) -> None:
         """Wake the caller, from within its loop."""
@@ -129,6 +139,8 @@ class Batching:
         self._led = False
         self._pending: deque[_ThreadCall | _LoopCall] = deque()
         self._threads: deque[_ThreadCall] = deque()  # those of `_pending`, and some that are no longer
+        self._under_way: Sequence[_ThreadCall | _LoopCall] = ()
+        self._watched: set[asyncio.AbstractEventLoop] = set()
         self._drained = threading.Event()
         self._worker: _Worker | None = None
 
@@ -230,17 +242,31 @@ class Batching:
             if not self._led:
                 self._led = True
                 self._in_worker(self._serve)
-        timer = call.loop.call_later(self._timeout, self._expire, call)
+        if call.loop not in self._watched:
+            self._watched = {loop for loop in self._watched if not loop.is_closed()} | {call.loop}
+            self._watch_later(call.loop)
         try:
             await call.future
         finally:
-            timer.cancel()
             call.given_up = not call.answered
         return call.result()
 
-    def _expire(self, call: _LoopCall) -> None:
-        if self._gives_up(call) and not call.future.done():
-            call.future.set_exception(call.too_late(self._timeout))
+    def _watch_later(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.call_later(self._timeout / _WATCHES, self._watch, loop)
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Refuse what a loop has waited for too long. One timer for all of its calls, as long as there are any."""
+        with self._lock:
+            everyone = (*self._under_way, *self._pending)
+            calls = [call for call in everyone if isinstance(call, _LoopCall) and call.is_awaited_in(loop)]
+            if not calls:
+                self._watched.discard(loop)
+                return
+        late = time.monotonic() - self._timeout
+        for call in calls:
+            if call.since <= late and self._gives_up(call) and not call.future.done():
+                call.future.set_exception(call.too_late(self._timeout))
+        self._watch_later(loop)
 
     async def run_in_worker(self, job: Callable[[], T]) -> T:
         """Run a call of the store in the worker thread, for a task."""
@@ -255,7 +281,7 @@ class Batching:
     def _lead_batch(self) -> None:
         """Carry out one batch of what is pending."""
         with self._lock:
-            batch = self._take()
+            batch = self._under_way = self._take()
         ops = [op for call in batch for op in call.ops]
         replies: Sequence[Reply] = ()
         error: BaseException | None = None
@@ -301,6 +327,7 @@ class Batching:
                 end = start + len(call.ops)
                 call.replies, call.error = (replies[start:end], None) if error is None else (None, error)
                 start = end
+            self._under_way = ()
         for call in batch:
             if isinstance(call, _LoopCall):
                 loops.setdefault(call.loop, []).append(call)
