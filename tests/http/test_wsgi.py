@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from notwice import Guard, NotApplied, Policy, current_operation
-from notwice.http import SHARED
-from notwice.http import wsgi as face
+from notwice.http import SHARED, wsgi_run
 from notwice.http.wsgi import IdempotencyMiddleware
 from notwice.stores.memory import MemoryStore
 from tests.http.harness import KEY, by_account, state_of, wsgi_environ, wsgi_request
@@ -303,7 +302,7 @@ def test_the_rest_is_read_within_bounds(kind: str, monkeypatch: pytest.MonkeyPat
 
 def test_the_rest_is_read_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker reads on for a gone client only so long; then the outcome counts as unknown."""
-    monkeypatch.setattr(face, "DRAIN_SECONDS_MAX", -1.0)
+    monkeypatch.setattr(wsgi_run, "DRAIN_SECONDS_MAX", -1.0)
 
     def app(environ: Any, start_response: Any) -> list[bytes]:
         start_response("200 OK", PLAIN)

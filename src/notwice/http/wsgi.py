@@ -8,56 +8,35 @@ hangs up, the server closes the answer; the rest of it is then read for the retr
 from __future__ import annotations
 
 import inspect
-import time
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import suppress
-from enum import Enum
+from collections.abc import Iterable, Iterator
 from http import HTTPStatus
-from types import TracebackType
-from typing import Any, Final, NamedTuple, Unpack
+from typing import Any, Final, Unpack
 from urllib.parse import quote
 from wsgiref.types import StartResponse, WSGIApplication
 
-from notwice.errors import NotwiceError, OwnershipLost
+from notwice.errors import NotwiceError
 from notwice.guard import Guard
 from notwice.http.exchange import (
     SHARED,
     Answer,
-    Ending,
+    Asked,
     Exchange,
+    Gone,
     HeaderMissing,
     HttpFields,
     HttpPolicy,
     RequestHeaders,
     RequestView,
     http_policy_of,
-    offered,
 )
 from notwice.http.spool import CHUNK_BYTES, Spool
+from notwice.http.wsgi_run import Environment, Run, give
 from notwice.model import Replay
 from notwice.operation import Operation
 
 __all__ = ["IdempotencyMiddleware"]
 
-Environment = dict[str, Any]
-Lines = list[tuple[str, str]]
-ExceptionInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
-Guards = frozenset[tuple[str, str]]
-
 _NOBODY: Final = Answer(HTTPStatus.BAD_REQUEST, (("content-length", "0"),), b"")  # for a client that is gone
-DRAIN_SECONDS_MAX: Final = 30.0  # how long a worker reads on for a client that is gone
-
-
-class _Client(Enum):
-    GONE = "gone"
-
-
-class _Asked(NamedTuple):
-    """A request with a key and an owner."""
-
-    request: RequestView
-    key: str
-    namespace: str
 
 
 class IdempotencyMiddleware:
@@ -102,22 +81,22 @@ class IdempotencyMiddleware:
             if self._always or self._header in environ:
                 return self._serve(environ, start_response)
         elif self._status_path is not None and self._exchange.is_look_up(environ["REQUEST_METHOD"], _path(environ)):
-            return _give(self._look_up(_view(environ)), start_response)
+            return give(self._look_up(_view(environ)), start_response)
         return self.app(environ, start_response)
 
     def _serve(self, environ: Environment, start_response: StartResponse) -> Iterable[bytes]:
         begun = self._admit(_view(environ))
         match begun:
             case Answer():
-                return _give(begun, start_response)
-            case _Run():
+                return give(begun, start_response)
+            case Run():
                 return begun.serve(self.app, start_response)
             case None:
                 return self.app(environ, start_response)
-            case _Client.GONE:
-                return _give(_NOBODY, start_response)
+            case Gone.GONE:
+                return give(_NOBODY, start_response)
 
-    def _admit(self, request: RequestView) -> _Run | Answer | _Client | None:
+    def _admit(self, request: RequestView) -> Run | Answer | Gone | None:
         """Begin the request's operation; ``None``: it is not guarded."""
         key = self._exchange.key(request)
         if key is None or isinstance(key, Answer):
@@ -128,9 +107,9 @@ class IdempotencyMiddleware:
         body = Spool()
         begun = None
         try:
-            begun = self._begin(_Asked(request, key, namespace), body)
+            begun = self._begin(Asked(request, key, namespace), body)
         finally:
-            if not isinstance(begun, _Run):
+            if not isinstance(begun, Run):
                 body.close()
         return begun
 
@@ -168,7 +147,7 @@ class IdempotencyMiddleware:
             raise TypeError("authorize_replay gave something to wait for, and WSGI can not wait; give a plain function")
         return bool(allowed)
 
-    def _begin(self, asked: _Asked, body: Spool) -> _Run | Answer | _Client:
+    def _begin(self, asked: Asked, body: Spool) -> Run | Answer | Gone:
         request = asked.request
         refused = self._read(request, body)
         if refused is not None:
@@ -187,12 +166,12 @@ class IdempotencyMiddleware:
         except NotwiceError as error:
             return exchange.error(error, request)
         if isinstance(outcome, Operation):
-            return _Run(exchange, outcome, body=body, request=request, guards=guards)
+            return Run(exchange, outcome, body=body, request=request, guards=guards)
         if isinstance(outcome, Replay) and not self._authorized(request):
             return exchange.forbidden()
         return exchange.answer(outcome, request)
 
-    def _read(self, request: RequestView, body: Spool) -> Answer | _Client | None:
+    def _read(self, request: RequestView, body: Spool) -> Answer | Gone | None:
         """Read the whole body. A client that hangs up before runs nothing."""
         environ = request.scope
         declared = bool(environ.get("CONTENT_LENGTH"))
@@ -209,217 +188,8 @@ class IdempotencyMiddleware:
                 if refused is not None:
                     return refused
         except OSError:
-            return _Client.GONE
-        return _Client.GONE if declared and body.size < request.content_length else None
-
-
-class _Run:
-    """One run of the handler: gives it the request, takes its answer, ends the operation, sends the answer on."""
-
-    def __init__(
-        self, exchange: Exchange, operation: Operation, *, body: Spool, request: RequestView, guards: Guards
-    ) -> None:
-        self._exchange = exchange
-        self._operation = operation
-        self._request = request
-        self._body = body
-        self._guards = guards
-        self._capture = exchange.capture(request)
-        self._start: tuple[str, Lines] = ("", [])
-        self._opened = False  # the server has status and headers
-        self._settled = False  # the answer was whole, and the operation was ended by it
-        self._raised = False  # the app raised
-        self._held: list[bytes] = []
-
-    def serve(self, app: WSGIApplication, start_response: StartResponse) -> Iterable[bytes]:
-        """Call the app, and give its answer to iterate over and to close."""
-        self._server_start = start_response
-        rest = self._run(app)
-        return _Sending(next(rest, None), rest)
-
-    def _run(self, app: WSGIApplication) -> Generator[bytes, None, None]:
-        try:
-            with self._body, self._operation:
-                yield from self._handle(app)
-        except Exception as error:
-            answer = self._excuse(error)
-            if answer is not None:
-                yield from _give(answer, self._server_start)
-            elif self._raised:
-                raise
-
-    def _handle(self, app: WSGIApplication) -> Generator[bytes, None, None]:
-        try:
-            chunks = app(self._environment(), self._take_start)
-            try:
-                yield from self._answer(iter(chunks))
-            finally:
-                _close(chunks)
-        except GeneratorExit:
-            raise
-        except BaseException as error:
-            self._raised = True
-            self._break_off(error)
-            raise
-
-    def _answer(self, chunks: Iterator[bytes]) -> Generator[bytes, None, None]:
-        try:
-            for chunk in chunks:
-                ready = self._take(chunk)
-                if ready:
-                    yield ready
-            yield from self._finish()
-        except GeneratorExit:
-            if not self._settled:
-                self._drain(chunks)
-            raise
-
-    def _excuse(self, error: Exception) -> Answer | None:
-        """The answer in place of one that an exception prevented; ``None`` if it is the server's to tell."""
-        if self._opened or self._settled or not self._raised:
-            return None
-        operation = self._operation
-        return self._exchange.excuse(error, operation.policy, self._request, operation=operation.operation)
-
-    def _environment(self) -> Environment:
-        """The environment that the app sees: with its operation and its whole body, without ways around the capture."""
-        environ = {name: value for name, value in self._request.scope.items() if not name.endswith(".socket")}
-        environ.pop("wsgi.file_wrapper", None)
-        environ.update(
-            {
-                "notwice.operation": self._operation,
-                "notwice.guards": self._guards,
-                "wsgi.input": self._body.file(),
-                "wsgi.input_terminated": True,
-                "CONTENT_LENGTH": str(self._body.size),
-            }
-        )
-        codings = offered(self._request.headers.lines("accept-encoding"))
-        if codings is not None:
-            environ["HTTP_ACCEPT_ENCODING"] = codings
-        return environ
-
-    def _take_start(
-        self, status: str, headers: Lines, exc_info: ExceptionInfo | None = None, /
-    ) -> Callable[[bytes], object]:
-        if exc_info is not None:
-            try:
-                if self._opened and exc_info[1] is not None:
-                    raise exc_info[1].with_traceback(exc_info[2])
-            finally:
-                exc_info = None  # or this frame would hold itself through the traceback
-            self._capture = self._exchange.capture(self._request)
-            self._held.clear()
-        elif self._capture.started:
-            raise AssertionError("start_response was called twice, and the second time without exc_info")
-        kept = self._capture.start(int(status[:3]), headers)
-        self._start = (status, list(self._exchange.marked(kept, guarded=self._operation.guarded)))
-        return self._write
-
-    def _write(self, chunk: bytes) -> None:
-        """The old way to answer: kept until the app's next chunk, unless it is too much to keep."""
-        self._capture.add(chunk)
-        self._held.append(chunk)
-        if self._capture.breakable and not self._capture.whole:
-            self._open()(b"".join(self._held))
-            self._held.clear()
-
-    def _take(self, chunk: bytes) -> bytes:
-        """Note a chunk, and give what may go out now."""
-        self._capture.add(chunk)
-        self._held.append(chunk)
-        if self._capture.whole or not any(self._held):
-            return b""
-        return self._flushed()
-
-    def _finish(self) -> Iterator[bytes]:
-        """The answer is whole: end the operation by it, then send the rest."""
-        if not self._capture.started:
-            self._break_off(None)
-            return iter(())
-        lost = self._settle()
-        if lost is not None and not self._opened:
-            return iter(_give(self._exchange.error(lost, self._request), self._server_start))
-        rest = self._flushed()
-        return iter([rest] if rest else [])  # an empty chunk would end the answer on some servers
-
-    def _settle(self) -> OwnershipLost | None:
-        self._settled = True
-        if self._operation.ended:
-            return None
-        return self._end(self._capture.ending if self._capture.sound else None)
-
-    def _drain(self, chunks: Iterator[bytes]) -> None:
-        """The client is gone: read the rest of the answer for the retry. A stream that may be cut short is not read."""
-        deadline = time.monotonic() + DRAIN_SECONDS_MAX
-        while not self._capture.breakable and time.monotonic() < deadline:
-            chunk = next(chunks, None)
-            if chunk is None:
-                self._settle()
-                return
-            self._capture.add(chunk)
-        self._break_off(None)
-
-    def _break_off(self, error: BaseException | None) -> None:
-        """The app ended. If its answer is not whole, end the operation, unless the exception says how."""
-        if self._settled or self._operation.ended:
-            return
-        ending = self._capture.break_off()
-        if ending is not None or error is None:
-            self._end(ending)
-
-    def _end(self, ending: Ending | None) -> OwnershipLost | None:
-        """Make the operation's last move. What the store could not confirm is repeated by the guard, not here."""
-        operation = self._operation
-        result = self._capture.result
-        try:
-            match ending:
-                case Ending.COMPLETED:
-                    operation.complete(result)
-                case Ending.FAILED:
-                    operation.fail(result)
-                case Ending.ABANDONED:
-                    operation.abandon()
-                case Ending.UNKNOWN:
-                    operation.suspend(f"the handler answered with status {result.status}", answer=result)
-                case None:
-                    operation.suspend("the handler ended without a whole answer")
-        except OwnershipLost as error:
-            return None if ending is Ending.ABANDONED else error
-        except NotwiceError:
-            pass
-        return None
-
-    def _flushed(self) -> bytes:
-        self._open()
-        body = b"".join(self._held)
-        self._held.clear()
-        return body
-
-    def _open(self) -> Callable[[bytes], object]:
-        if not self._opened:
-            self._opened = True
-            self._server_write = self._server_start(*self._start)
-        return self._server_write
-
-
-class _Sending:
-    """An answer on its way to the server."""
-
-    def __init__(self, first: bytes | None, rest: Generator[bytes, None, None]) -> None:
-        self._first = first
-        self._rest = rest
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self
-
-    def __next__(self) -> bytes:
-        first, self._first = self._first, None
-        return next(self._rest) if first is None else first
-
-    def close(self) -> None:
-        """The server is done, or the client is gone."""
-        self._rest.close()
+            return Gone.GONE
+        return Gone.GONE if declared and body.size < request.content_length else None
 
 
 def _path(environ: Environment) -> str:
@@ -457,17 +227,3 @@ def _pieces(stream: Any, length: int | None) -> Iterator[bytes]:  # noqa: ANN401
             return
         left = None if left is None else left - len(piece)
         yield piece
-
-
-def _give(answer: Answer, start_response: StartResponse) -> list[bytes]:
-    phrase = "Status"
-    with suppress(ValueError):
-        phrase = HTTPStatus(answer.status).phrase
-    start_response(f"{int(answer.status)} {phrase}", list(answer.headers))
-    return [answer.body]
-
-
-def _close(chunks: Iterable[bytes]) -> None:
-    close = getattr(chunks, "close", None)
-    if close is not None:
-        close()

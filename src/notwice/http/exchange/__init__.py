@@ -41,7 +41,7 @@ from notwice.http.exchange.codings import offered
 from notwice.http.exchange.dialect import Dialect
 from notwice.http.exchange.headers import KEPT_HEADERS, Headers, exposed
 from notwice.http.exchange.keys import read_key, read_query_key
-from notwice.http.exchange.request import HeaderMissing, RequestHeaders, RequestView
+from notwice.http.exchange.request import Asked, Gone, HeaderMissing, RequestHeaders, RequestView
 from notwice.http.exchange.settings import SHARED, Ending, HttpFields, HttpPolicy, http_policy_of
 from notwice.identity import join_scope
 from notwice.model import Fingerprint, InProgress, Mismatch, RecordView, Replay, Unresolved
@@ -52,12 +52,14 @@ __all__ = [
     "KEPT_HEADERS",
     "SHARED",
     "Answer",
+    "Asked",
     "Body",
     "Capture",
     "Client",
     "Dialect",
     "Ending",
     "Exchange",
+    "Gone",
     "HeaderMissing",
     "Headers",
     "HttpFields",

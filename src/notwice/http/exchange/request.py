@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from enum import Enum
+from typing import Any, Final, NamedTuple
 
 LENGTH_DIGITS_MAX: Final = 20
 
@@ -61,3 +62,17 @@ class RequestView:
         """The length that the body is said to have; 0 if nothing is said."""
         declared = self.headers.get("content-length", "")
         return int(declared) if declared.isdecimal() and len(declared) < LENGTH_DIGITS_MAX else 0
+
+
+class Asked(NamedTuple):
+    """A request with a key and an owner."""
+
+    request: RequestView
+    key: str
+    namespace: str
+
+
+class Gone(Enum):
+    """A client that hung up before its request was whole: nobody to answer, and nothing to run."""
+
+    GONE = "gone"
