@@ -42,7 +42,7 @@ def code(text: object) -> str:
 
 def plain(docstring: str, *, first: bool = False) -> str:
     """A docstring's words, or those of its `first` paragraph, as the pages write them."""
-    docstring = docstring.split("\n\n")[0] if first else docstring
+    docstring = docstring.split("\n\n", maxsplit=1)[0] if first else docstring
     return re.sub(r"``([^`]+)``", r"`\1`", " ".join(docstring.split()))
 
 
