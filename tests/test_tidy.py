@@ -19,7 +19,7 @@ from tests.sources import ROOT, Function, Source, package_sources, sources_of_te
 # that fits a module decides. A module may always import itself, and what stands below it.
 
 VALUES = {"problems", "model", "errors"}
-PURE_PARTS = VALUES | {"policy", "identity", "fingerprint", "canonical", "canonical_json", "codec", "results"}
+PURE_PARTS = VALUES | {"policy", "identity", "fingerprint", "plain", "canonical", "canonical_json", "codec", "results"}
 RULES = PURE_PARTS | {"core", "flows"}
 LOOPS = RULES | {"observe", "waiting", "heart", "runtime", "stores.port"}
 FACES = LOOPS | {"operation", "decorate", "guard_base", "recovery", "guard", "async_guard", "stores"}
@@ -31,11 +31,12 @@ LAYERS: dict[str, set[str]] = {
     "model": {"problems"},
     "errors": {"problems", "model"},
     "policy": VALUES,
-    "canonical_json": set(),
-    "canonical": VALUES | {"canonical_json"},
+    "plain": set(),
+    "canonical_json": {"plain"},
+    "canonical": VALUES | {"canonical_json", "plain"},
     "identity": VALUES | {"canonical"},
     "fingerprint": VALUES | {"canonical", "canonical_json"},
-    "codec": VALUES | {"canonical", "canonical_json"},
+    "codec": VALUES | {"canonical", "canonical_json", "plain"},
     "results": VALUES | {"codec"},
     "core": PURE_PARTS,
     "flows": PURE_PARTS | {"core"},

@@ -13,12 +13,17 @@ In both, mappings and sets are sorted, an Enum member stands for its value, an a
 values without a stable form are refused with `EncodingError`: nothing is ever taken from a default ``repr``.
 Text is compared by its characters; Unicode is not normalised.
 
-Each item is framed by its kind and its length or count, so that no two values run into one another.
+The bytes are JSON with sorted names. A value is first reduced to what JSON has: ``None``, booleans, text, integers of
+up to `WRITTEN_OUT_DIGITS_MAX` digits, lists, and dicts with text names. What JSON has not becomes a list that begins
+with ``NaN`` and the kind, as ``[NaN,"u","..."]`` for a UUID; nothing else gives a ``NaN``, so no two values have one
+form. A value that is plain already is its own reduction, and is written at once.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import fields, is_dataclass
@@ -31,6 +36,7 @@ from uuid import UUID
 
 from notwice.canonical_json import WRITTEN_OUT_DIGITS_MAX, number_text
 from notwice.errors import EncodingError
+from notwice.plain import SCALARS, is_plain, writer
 
 DEPTH_MAX = 64
 SIZE_MAX = 64 * 1024 * 1024
@@ -38,16 +44,21 @@ INTEGER_BITS_MAX = 13_000  # 3,914 digits; the interpreter refuses to write more
 _CONTAINER_SIZE = 64  # what a container counts at least, so that a million empty ones are the most
 _WRITTEN_OUT = 10**WRITTEN_OUT_DIGITS_MAX
 _MASK = "*" * 10  # how pydantic shows a secret
+_PLAIN_ITEMS_MAX = 100_000  # these two keep whatever is written at once within SIZE_MAX as _Form counts it
+_PLAIN_CHARACTERS_MAX = SIZE_MAX // 2
+_LONG_DIGITS = re.compile(rf"[0-9]{{{WRITTEN_OUT_DIGITS_MAX + 1}}}")
 _SPECIAL = {"Infinity": "inf", "-Infinity": "-inf", "NaN": "nan"}  # as floats write them
+
+_written = writer(sort_keys=True, allow_nan=True)
 
 
 def canonical_value(value: object) -> bytes:
     """Give the bytes that stand for a request.
 
     Raises `EncodingError` if a part of it has no stable form, is nested deeper than `DEPTH_MAX`, refers to itself, or
-    takes more than `SIZE_MAX` characters.
+    takes more than about `SIZE_MAX` characters.
     """
-    return _utf8(_Form().write(value, 0))
+    return _utf8(_written_at_once(value) or _written(_Form().reduce(value, 0)))
 
 
 def canonical_facts(facts: object) -> bytes:
@@ -55,7 +66,7 @@ def canonical_facts(facts: object) -> bytes:
 
     Raises `EncodingError` as `canonical_value` does, and for floats.
     """
-    return _utf8(_FactForm().write(facts, 0))
+    return _utf8(_written(_FactForm().reduce(facts, 0)))
 
 
 def stable_text(value: object) -> str | None:
@@ -124,6 +135,18 @@ def _instant(value: datetime) -> str:
         raise EncodingError("a datetime has no instant within the years 1 to 9999; give another value") from error
 
 
+def _written_at_once(value: object) -> str:
+    """Give the form of a value that is its own reduction; an empty text if it isn't, or if that takes a longer look."""
+    if not is_plain(value, SCALARS, depth_max=DEPTH_MAX, items_max=_PLAIN_ITEMS_MAX):
+        return ""
+    try:
+        text = _written(value)
+    except ValueError:  # an integer of more digits than the interpreter writes
+        return ""
+    long = len(text) > WRITTEN_OUT_DIGITS_MAX and (len(text) > _PLAIN_CHARACTERS_MAX or _LONG_DIGITS.search(text))
+    return "" if long else text
+
+
 def _utf8(form: str) -> bytes:
     try:
         return form.encode()
@@ -131,14 +154,22 @@ def _utf8(form: str) -> bytes:
         raise EncodingError("a text holds an unpaired surrogate, which has no bytes; give text without it") from error
 
 
-def _frame(kind: str, payload: str) -> str:
-    return f"{kind}{len(payload)}:{payload}"
+def _marked(kind: str, *parts: object) -> list[object]:
+    """What stands for a value of a kind that JSON has not."""
+    return [math.nan, kind, *parts]
+
+
+def _number(literal: str) -> object:
+    """What stands for a number by its exact value: a short integer, or its one text."""
+    text = literal if literal[-1] in "nf" else number_text(literal)
+    short = len(text) <= WRITTEN_OUT_DIGITS_MAX + (text[0] == "-") and text.lstrip("-").isdigit()
+    return int(text) if short else _marked("n", text)
 
 
 class _Form:
-    """The form of a request. Each method gives the frame of one kind of value.
+    """The form of a request. Each method reduces one kind of value to what JSON has.
 
-    ``room`` is how many characters containers may still take; it bounds a value that holds itself many times.
+    ``room`` is how many characters may still be taken; it bounds a value that holds itself many times.
     """
 
     __slots__ = ("room",)
@@ -146,12 +177,12 @@ class _Form:
     def __init__(self) -> None:
         self.room = SIZE_MAX
 
-    def write(self, value: object, depth: int) -> str:
+    def reduce(self, value: object, depth: int) -> object:
         method = _METHODS.get(type(value)) or self.method_for(value)
         return method(self, value, depth)
 
     def method_for(self, value: object) -> _Method:
-        """Find how to write a value whose class is none of the built-in ones: by its fields, or by its base."""
+        """Find how to reduce a value whose class is none of the built-in ones: by its fields, or by its base."""
         if isinstance(value, Enum):
             return _Form.enum
         if is_dataclass(value) or is_model(type(value)):
@@ -164,96 +195,94 @@ class _Form:
             "give its id, or text, numbers, dates, UUIDs, dataclasses or pydantic models made of these"
         )
 
-    def joined(self, kind: str, count: int, parts: Iterable[str]) -> str:
-        body = "".join(parts)
-        self.room -= len(body) + _CONTAINER_SIZE
+    def take(self, size: int) -> None:
+        """Take the room of one value."""
+        self.room -= size
         if self.room < 0:
             raise EncodingError(
                 f"a value is larger than {SIZE_MAX} characters, or refers to itself; give its stable parts"
             )
-        return f"{kind}{count}:{body}"
 
-    def nothing(self, _value: None, _depth: int) -> str:
-        return "0;"
+    def nothing(self, value: None, _depth: int) -> object:
+        return value
 
-    def boolean(self, value: bool, _depth: int) -> str:  # noqa: FBT001 - the value that is written
-        return "T;" if value else "F;"
+    def boolean(self, value: bool, _depth: int) -> object:  # noqa: FBT001 - the value that is reduced
+        return value
 
     def text(self, value: str, _depth: int) -> str:
-        return _frame("s", str.__str__(value))
+        self.take(len(value))
+        return str.__str__(value)
 
-    def integer(self, value: int, _depth: int) -> str:
-        text = _integer_text(value)
-        return f"n{text if -_WRITTEN_OUT < value < _WRITTEN_OUT else number_text(text)};"
+    def integer(self, value: int, _depth: int) -> object:
+        return int(value) if -_WRITTEN_OUT < value < _WRITTEN_OUT else _number(_integer_text(value))
 
-    def double(self, value: float, _depth: int) -> str:
-        text = float.__repr__(value)
-        return f"n{text if text[-1] in 'nf' else number_text(text)};"
+    def double(self, value: float, _depth: int) -> object:
+        return _number(float.__repr__(value))
 
-    def decimal(self, value: Decimal, _depth: int) -> str:
+    def decimal(self, value: Decimal, _depth: int) -> object:
         text = str(value)
-        return f"n{number_text(text) if value.is_finite() else _SPECIAL.get(text, text)};"
+        return _number(text) if value.is_finite() else _marked("n", _SPECIAL.get(text, text))
 
-    def octets(self, value: bytes | bytearray, _depth: int) -> str:
-        return _frame("b", value.hex())
+    def octets(self, value: bytes | bytearray, _depth: int) -> object:
+        self.take(2 * len(value))
+        return _marked("b", value.hex())
 
-    def uuid(self, value: UUID, _depth: int) -> str:
-        return _frame("u", value.hex)
+    def uuid(self, value: UUID, _depth: int) -> object:
+        return _marked("u", value.hex)
 
-    def instant(self, value: datetime, _depth: int) -> str:
+    def instant(self, value: datetime, _depth: int) -> object:
         """Write an aware datetime as its instant, a naive one as it stands on the clock on the wall."""
         if value.utcoffset() is None:
-            return _frame("w", value.isoformat())
-        return _frame("i", _instant(value))
+            return _marked("w", value.isoformat())
+        return _marked("i", _instant(value))
 
-    def day(self, value: date, _depth: int) -> str:
-        return _frame("d", value.isoformat())
+    def day(self, value: date, _depth: int) -> object:
+        return _marked("d", value.isoformat())
 
-    def clock(self, value: time, _depth: int) -> str:
-        return _frame("c", value.isoformat())
+    def clock(self, value: time, _depth: int) -> object:
+        return _marked("c", value.isoformat())
 
-    def duration(self, value: timedelta, _depth: int) -> str:
-        return f"p{value // timedelta(microseconds=1)};"
+    def duration(self, value: timedelta, _depth: int) -> object:
+        return _marked("p", value // timedelta(microseconds=1))
 
-    def enum(self, value: Enum, depth: int) -> str:
-        return self.write(value.value, _deeper(depth))
+    def enum(self, value: Enum, depth: int) -> object:
+        return self.reduce(value.value, _deeper(depth))
 
-    def sequence(self, value: Sequence[object], depth: int) -> str:
+    def sequence(self, value: Sequence[object], depth: int) -> object:
         inner = _deeper(depth)
-        return self.joined("l", len(value), [self.write(item, inner) for item in value])
+        self.take(len(value) + _CONTAINER_SIZE)
+        return [self.reduce(item, inner) for item in value]
 
-    def unordered(self, value: AbstractSet[object], depth: int) -> str:
+    def unordered(self, value: AbstractSet[object], depth: int) -> object:
         inner = _deeper(depth)
-        return self.sorted("e", [(self.write(item, inner), "") for item in value])
+        self.take(len(value) + _CONTAINER_SIZE)
+        return _marked("e", *_sorted([(item, item) for item in (self.reduce(member, inner) for member in value)]))
 
-    def mapping(self, value: Mapping[object, object], depth: int) -> str:
+    def mapping(self, value: Mapping[object, object], depth: int) -> object:
         inner = _deeper(depth)
-        write = self.write
-        return self.sorted("m", [(write(name, inner), write(item, inner)) for name, item in value.items()])
+        self.take(len(value) + _CONTAINER_SIZE)
+        pairs = [(self.reduce(name, inner), self.reduce(item, inner)) for name, item in value.items()]
+        ordered = _sorted([(name, (name, item)) for name, item in pairs])
+        return dict(pairs) if all(type(name) is str for name, _ in pairs) else _marked("m", *ordered)
 
-    def sorted(self, kind: str, pairs: list[tuple[str, str]]) -> str:
-        pairs.sort()
-        if len(dict(pairs)) < len(pairs):
-            raise EncodingError("two names or members are one in their stable form, as 7 and '7' are; keep one of them")
-        return self.joined(kind, len(pairs), [part for pair in pairs for part in pair])
+    def structure(self, value: object, depth: int) -> object:
+        """Reduce an object with fields: to its class's name, and its fields by name."""
+        return _marked("o", type(value).__name__, self.named_fields(value, depth))
 
-    def structure(self, value: object, depth: int) -> str:
-        """Write an object with fields: its class's name, then its fields by name."""
-        return _frame("o", type(value).__name__) + self.named_fields(value, depth)
-
-    def named_fields(self, value: object, depth: int) -> str:
+    def named_fields(self, value: object, depth: int) -> object:
         inner = _deeper(depth)
         named = fields_of(value) or {}
-        return self.sorted("m", [(self.text(name, inner), self.field(value, name, inner)) for name in named])
+        self.take(len(named) + _CONTAINER_SIZE)
+        return {self.text(name, inner): self.field(value, name, inner) for name in named}
 
-    def field(self, owner: object, name: str, depth: int) -> str:
-        """Write one field; what only its model can make stable is written as it stands in the model's JSON."""
+    def field(self, owner: object, name: str, depth: int) -> object:
+        """Reduce one field; what only its model can make stable is taken as it stands in the model's JSON."""
         try:
-            return self.write(getattr(owner, name), depth)
+            return self.reduce(getattr(owner, name), depth)
         except EncodingError:
             if not is_model(type(owner)):
                 raise
-        return self.write(_in_json(owner, name), depth)
+        return self.reduce(_in_json(owner, name), depth)
 
 
 class _FactForm(_Form):
@@ -261,7 +290,7 @@ class _FactForm(_Form):
 
     __slots__ = ()
 
-    def write(self, value: object, depth: int) -> str:
+    def reduce(self, value: object, depth: int) -> object:
         if isinstance(value, float):
             raise EncodingError(
                 "a float is no business fact: its digits depend on how it was computed; "
@@ -274,10 +303,18 @@ class _FactForm(_Form):
             raise EncodingError(
                 "a naive datetime is no business fact: it means another instant elsewhere; give it a zone"
             )
-        return super().write(value, depth)
+        return super().reduce(value, depth)
 
-    def structure(self, value: object, depth: int) -> str:
+    def structure(self, value: object, depth: int) -> object:
         return self.named_fields(value, depth)
+
+
+def _sorted(named: list[tuple[object, object]]) -> list[object]:
+    """Put items into the order of the forms of their names, each of which may be there once."""
+    by_form = {_written(name): item for name, item in named}
+    if len(by_form) < len(named):
+        raise EncodingError("two names or members are one in their stable form, as 7 and '7' are; keep one of them")
+    return [by_form[form] for form in sorted(by_form)]
 
 
 def _deeper(depth: int) -> int:
@@ -303,7 +340,7 @@ def _in_json(model: Any, name: str) -> object:  # noqa: ANN401 - a pydantic mode
     return value
 
 
-_Method = Callable[[Any, Any, int], str]
+_Method = Callable[[Any, Any, int], object]
 _METHODS: dict[type, _Method] = {  # in an order in which the first base that fits is the right one
     str: _Form.text,
     bool: _Form.boolean,

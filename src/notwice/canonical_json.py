@@ -23,6 +23,8 @@ import json
 import math
 import re
 
+from notwice.plain import writer
+
 NESTING_MAX = 64
 EXPONENT_DIGITS_MAX = 15
 WRITTEN_OUT_DIGITS_MAX = 30
@@ -45,7 +47,7 @@ def canonical_json(body: bytes) -> bytes | None:
         text = body.decode().strip(" \t\n\r")
         decoder = _LONG_DECODER if len(body) >= _PLAIN_DIGITS_MAX and _LONG_DIGITS.search(text) else _DECODER
         value, end = decoder.raw_decode(text)
-        return _ENCODER.encode(value).encode() if end == len(text) else None
+        return _written(value).encode() if end == len(text) else None
     except ValueError:  # not UTF-8, not JSON, a member twice, a surrogate alone, or a huge exponent
         return None
 
@@ -123,4 +125,4 @@ _LONG_DECODER = json.JSONDecoder(
     parse_int=_read_number,
     parse_constant=_refuse_constant,
 )
-_ENCODER = json.JSONEncoder(ensure_ascii=False, check_circular=False, sort_keys=True, separators=(",", ":"))
+_written = writer(sort_keys=True, allow_nan=True)

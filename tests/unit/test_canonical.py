@@ -281,6 +281,14 @@ SCALARS: list[Any] = [
     Refund("a", Decimal(1)),
     Charge("a", Decimal(1)),
     {"order": "a", "amount": 1},
+    [math.nan, "u", UUID(int=1).hex],
+    {1: "a", "b": 2},
+    [[1, "a"], ["b", 2]],
+    Decimal("sNaN"),
+    Decimal("NaN12"),
+    10**30,
+    10**30 - 1,
+    "1e30",
 ]
 
 
@@ -339,6 +347,49 @@ def kinded(value: object) -> object:
             return {name: kinded(item) for name, item in value.items()}
         case _:
             return value
+
+
+class Number(int):
+    __slots__ = ()
+
+
+def disguised(value: object) -> object:
+    """An equal value of other classes."""
+    match value:
+        case bool():
+            return value
+        case int():
+            return Number(value)
+        case float():
+            return Decimal(repr(value))
+        case str():
+            return Text(value)
+        case list():
+            return tuple(map(disguised, value))
+        case dict():
+            return OrderedDict((disguised(name), disguised(item)) for name, item in reversed(value.items()))
+        case _:
+            return value
+
+
+@given(VALUES)
+def test_a_plain_value_has_the_form_of_its_equals(value: object) -> None:
+    """What is written at once, because JSON has all of it, is written as if it had been looked at part by part."""
+    assert canonical_value(value) == canonical_value(disguised(value))
+
+
+def test_limits_are_those_of_the_longer_look() -> None:
+    """Depth, digits and size decide alike whether a value is plain or not."""
+    deep: object = 1
+    for _ in range(canonical.DEPTH_MAX):
+        deep = [deep]
+    wide = [[1]] * 60_000
+    for value in (deep, wide, 10**31, ["1" * 40], [10**31 + 1, "x"], "x" * 100):
+        assert canonical_value(value) == canonical_value(disguised(value))
+    for refused in ([deep], {"a": deep}, [10**4000]):
+        for value in (refused, disguised(refused)):
+            with pytest.raises(EncodingError):
+                canonical_value(value)
 
 
 def has_float(value: object) -> bool:
@@ -448,8 +499,8 @@ def test_the_forms_never_change() -> None:
     """P14: keys and fingerprints made by earlier releases stay valid."""
     value = {"b": [1, 0.5, None, True], "a": Refund("x", Decimal("1.50")), "c": {b"\xff", UUID(int=1)}}
     assert canonical_value(value) == (
-        b"m3:s1:ao6:Refundm2:s5:orders1:xs6:amountn15e-1;"
-        b"s1:bl4:n1;n5e-1;0;T;s1:ce2:b2:ffu32:00000000000000000000000000000001"
+        b'{"a":[NaN,"o","Refund",{"amount":[NaN,"n","15e-1"],"order":"x"}],"b":[1,[NaN,"n","5e-1"],null,true],'
+        b'"c":[NaN,"e",[NaN,"b","ff"],[NaN,"u","00000000000000000000000000000001"]]}'
     )
-    assert canonical_facts(["charge", 7, Decimal("1.50"), {"a": True}]) == b"l4:s6:charges1:7s3:1.5m1:s1:as4:true"
+    assert canonical_facts(["charge", 7, Decimal("1.50"), {"a": True}]) == b'["charge","7","1.5",{"a":"true"}]'
     assert canonical.SIZE_MAX == 64 * 1024 * 1024

@@ -23,7 +23,6 @@ counted, and the work is linear in the number of bytes.
 from __future__ import annotations
 
 import json
-import math
 import re
 import struct
 from collections.abc import Callable, Sequence
@@ -38,15 +37,15 @@ from zoneinfo import ZoneInfo
 from notwice.canonical_json import nesting_exceeds
 from notwice.codec import classes
 from notwice.errors import EncodingError, NotwiceError, UnsupportedRecord
+from notwice.plain import SCALARS, is_plain, writer
 
 DEPTH_MAX: Final = 128
 ITEMS_MAX: Final = 1_000_000  # a value that holds itself in many places would be written out for ever
 
 _DIGITS_MAX = 600  # the lowest limit on reading integers that an interpreter can be given is 640
 _LONG_DIGITS = re.compile(rf"[0-9]{{{_DIGITS_MAX}}}")
-_ONLY_TEXT = frozenset({str})
-_ATOMS = frozenset({str, int, bool, NoneType})
-_JSON = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":"))
+_SCALARS: Final[frozenset[type]] = SCALARS | {float}
+_written = writer(sort_keys=False, allow_nan=False)
 _DAMAGED = (
     "the stored value does not decode: it is damaged, or its class has changed; look the effect up where it happened"
 )
@@ -59,8 +58,8 @@ def encode_value(value: object) -> bytes:
     name, if it is nested deeper than `DEPTH_MAX`, holds itself, or has more than `ITEMS_MAX` items.
     """
     try:
-        text = _JSON.encode(value) if _is_plain(value, 0, [ITEMS_MAX]) else ""
-    except ValueError:  # an integer of more digits than the interpreter writes
+        text = _written(value) if is_plain(value, _SCALARS, depth_max=DEPTH_MAX, items_max=ITEMS_MAX) else ""
+    except ValueError:  # an infinite float or NaN, or an integer of more digits than the interpreter writes
         text = ""
     if text and not (len(text) > _DIGITS_MAX and _LONG_DIGITS.search(text)):
         return b"j" + text.encode("utf-8", "surrogatepass")
@@ -90,28 +89,6 @@ def decode_value(data: bytes) -> object:
 
 
 # --- JSON -----------------------------------------------------------------------------------------------------------
-
-
-def _is_plain(value: Any, depth: int, room: list[int]) -> bool:  # noqa: ANN401 - any value at all
-    """Say whether JSON alone carries the value without loss. `room` is how many items it may still have."""
-    kind = type(value)
-    if kind in _ATOMS:
-        return True
-    if kind is float:
-        return math.isfinite(value)
-    if kind is not dict and kind is not list:
-        return False
-    room[0] -= len(value) + 1
-    if depth >= DEPTH_MAX or room[0] < 0:
-        return False
-    if kind is dict:
-        if not _ONLY_TEXT.issuperset(map(type, value)):
-            return False
-        value = value.values()
-    for item in value:  # noqa: SIM110 - a generator costs a third of this hot path
-        if type(item) not in _ATOMS and not _is_plain(item, depth + 1, room):
-            return False
-    return True
 
 
 def _refuse_constant(_name: str) -> object:
