@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from notwice import AsyncGuard, Policy, current_operation
 from notwice.http.asgi import IdempotencyMiddleware
 
-guard = AsyncGuard.open("sqlite:///refunds.db", policy=Policy(lease=5))  # short, to try a crash; the default is 300 s
+guard = AsyncGuard.open("sqlite:///refunds.db", policy=Policy(lease=3))  # short, to try a crash; the default is 300 s
 app = FastAPI()
 app.add_middleware(
     IdempotencyMiddleware,
@@ -27,10 +27,10 @@ class Refund(BaseModel):
 
 
 def pay_back(wanted: Refund, key: str) -> None:
-    """Stand in for a payment provider: the money moves at once, its answer takes three seconds."""
+    """Stand in for a payment provider: the money moves at once, its answer takes two seconds."""
     with Path("ledger.txt").open("a") as ledger:
         ledger.write(f"{key} {wanted.order} {wanted.amount}\n")
-    time.sleep(3)
+    time.sleep(2)
 
 
 @app.post("/refunds", status_code=201)
