@@ -234,6 +234,10 @@ def wsgi_environ(path: str, headers: Lines, body: bytes, *, method: str = "POST"
         "PATH_INFO": route,
         "QUERY_STRING": query,
         "CONTENT_LENGTH": str(len(body)),
+        "SERVER_NAME": "a",
+        "SERVER_PORT": "80",
+        "wsgi.url_scheme": "http",
+        "wsgi.errors": io.StringIO(),
         "wsgi.input": io.BytesIO(body),
         "wsgi.file_wrapper": object(),
     }

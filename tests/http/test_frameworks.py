@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+import flask
 import pytest
 from fastapi import FastAPI, HTTPException
 from hypothesis import HealthCheck, given, settings
@@ -20,12 +21,13 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 import notwice
-from notwice import AsyncGuard
+from notwice import AsyncGuard, Guard, NotApplied, Operation
 from notwice.http import SHARED
 from notwice.http.asgi import IdempotencyMiddleware
+from notwice.http.wsgi import IdempotencyMiddleware as WsgiMiddleware
 from notwice.observe import LogObserver
 from notwice.stores.memory import MemoryStore
-from tests.http.harness import FACES, KEY, Face, Handler, InLoop, Says, Serve, asgi_request, says
+from tests.http.harness import FACES, KEY, Face, Handler, InLoop, Says, Serve, asgi_request, says, wsgi_request
 
 TEXT = "a payment of 7 euros; " * 100
 
@@ -108,6 +110,33 @@ def test_a_test_client() -> None:
     assert [answer.status_code for answer in refused] == [404, 404]
     assert refused[0].content == refused[1].content
     assert runs == ["7", "no"]
+
+
+@pytest.mark.parametrize(("order", "free"), [("abandon", True), ("header", True), ("raise", False)])
+def test_flask_and_what_did_not_happen(order: str, free: bool) -> None:
+    """C11: Flask hides exceptions: there, an abandon or the outcome header frees the key, and an exception is
+    unknown.
+    """
+    app = flask.Flask(__name__)
+    runs: list[str] = []
+
+    @app.post("/pay/<order>")
+    def pay(order: str) -> Any:
+        runs.append(order)
+        if len(runs) > 1:
+            return "done", 201
+        if order == "raise":
+            raise NotApplied
+        if order == "abandon":
+            operation = notwice.current_operation()
+            assert isinstance(operation, Operation)
+            operation.abandon()
+        return "busy", 503, {"Idempotency-Outcome": "not-applied"} if order == "header" else {}
+
+    guarded = WsgiMiddleware(app.wsgi_app, guard=Guard.open("memory://"), principal=SHARED)
+    first, second = (wsgi_request(guarded, f"/pay/{order}", [KEY]) for _ in "12")
+    assert first.status == (500 if order == "raise" else 503)
+    assert (second.status, len(runs)) == ((201, 2) if free else (500, 1))
 
 
 def test_nothing_secret_is_logged(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:

@@ -49,6 +49,10 @@ class IdempotencyMiddleware:
     answer ends the operation, as `HttpPolicy` says, and is stored before its last byte is sent. After a crash between
     the handler's effect and that write the operation is unresolved, and its recovery policy applies.
 
+    A framework that answers every exception with a 500 of its own, as Flask and Django do, hides `NotApplied` from it:
+    the outcome then counts as unknown. There a handler answers with ``Idempotency-Outcome: not-applied``, or calls
+    ``current_operation().abandon()`` and answers as it likes.
+
     Raises `TypeError` or `ValueError` with a sentence if an option is missing, unknown or wrong.
     """
 
