@@ -14,14 +14,13 @@ from notwice import (
     UNKNOWN,
     Applied,
     Guard,
+    Operation,
     OperationInProgress,
     OperationUnresolved,
     Policy,
     current_operation,
     reconcile,
 )
-from notwice.operation import Operation
-from notwice.policy import Verdict
 
 PROVIDER = Path("provider.json")  # stands in for a payment provider's books
 
@@ -37,7 +36,7 @@ def pay_back(amount: int, key: str) -> str:
     return f"paid {amount}"
 
 
-def ask_provider(operation: Operation) -> Applied | Verdict:
+def ask_provider(operation: Operation) -> object:
     """Say what became of a refund that was left open: the provider knows it by its downstream key."""
     try:
         booked = books()
