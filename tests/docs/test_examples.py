@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.test_readme import node_folder
 from tests.sources import ROOT
 
 EXAMPLES = ROOT / "examples"
@@ -102,7 +102,8 @@ def test_every_example_says_how_it_is_run() -> None:
 
 def test_javascript_example_is_well_formed() -> None:
     """Node can read the service; that it charges is shown by the README's path."""
-    node = shutil.which("node")
-    if node is None:
+    folder = node_folder()
+    if folder is None:
         pytest.skip("node is not installed")
-    assert subprocess.run([node, "--check", str(EXAMPLES / "payments.js")], timeout=30, check=False).returncode == 0
+    check = [str(folder / "node"), "--check", str(EXAMPLES / "payments.js")]
+    assert subprocess.run(check, timeout=30, check=False).returncode == 0
