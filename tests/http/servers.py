@@ -88,10 +88,13 @@ class Running:
             response = used.getresponse()
             return Answered(response.status, response.getheaders(), response.read())
 
-    def raw(self, path: str, key: str, *, length: int = 0, body: bytes = b"", headers: Lines = ()) -> socket.socket:
-        """Send a request by hand and give its socket, for clients that hang up."""
+    def raw(
+        self, path: str, key: str, *, length: int | None = 0, body: bytes = b"", headers: Lines = ()
+    ) -> socket.socket:
+        """Send a request by hand and give its socket, for clients that hang up; a length of ``None``: in chunks."""
         client = socket.create_connection(("127.0.0.1", self.port), timeout=TIMEOUT_S)
-        lines = ["Host: a", "X-Account: a", f"Idempotency-Key: {key}", f"Content-Length: {length}"]
+        lines = ["Host: a", "X-Account: a", f"Idempotency-Key: {key}"]
+        lines += ["Transfer-Encoding: chunked" if length is None else f"Content-Length: {length}"]
         lines += [f"{name}: {value}" for name, value in headers]
         client.sendall("\r\n".join([f"POST {path} HTTP/1.1", *lines, "", ""]).encode() + body)
         return client
