@@ -1,6 +1,6 @@
 """Fixtures for tests of guarded code: a guard that forgets, and a clock that moves when it is told to.
 
-pytest finds them by itself once notwice is installed. Guards and stores are imported only when a test asks for a fixture.
+pytest finds them by itself once notwice is installed. Guards and stores are imported when a test asks for a fixture.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Coroutine, Iterator
 
 import pytest
@@ -119,8 +120,8 @@ class AsyncGuardCases(GuardCases):
     def test_cancelled_begin(self, processes: Processes, applied: bool) -> None:  # noqa: FBT001 - a parameter of the case
         """P13: a begin that is cancelled, before or after its claim was carried out, leaves no owner behind."""
         process = processes.start()
-        process.plan.add(Pause(applied=applied))
-        process.guard.drive(_cancelled(process.guard.inner.begin(("refund", "ord_1"), "k", request=1)))
+        process.plan.add(pause := Pause(applied=applied))
+        process.guard.drive(_cancelled(process.guard.inner.begin(("refund", "ord_1"), "k", request=1), pause.reached))
         process.clock.advance(LEASE)
         assert processes.start().owned(request=2).attempt == 1
 
@@ -128,27 +129,29 @@ class AsyncGuardCases(GuardCases):
         """P10: a handler that is cancelled says nothing: the operation is unresolved, and its key is not freed."""
         process = processes.start()
 
+        entered = threading.Event()
+
         async def handle() -> None:
+            entered.set()
             await asyncio.Event().wait()
 
-        process.guard.drive(_cancelled(process.guard.inner.run(handle, scope=("refund", "ord_1"), key="k")))
+        process.guard.drive(_cancelled(process.guard.inner.run(handle, scope=("refund", "ord_1"), key="k"), entered))
         assert isinstance(processes.start().begin(), Unresolved)
 
     def test_cancelled_complete(self, processes: Processes) -> None:
         """P9: a completion that is cancelled while it is under way is repeated, and found by every duplicate."""
         process = processes.start()
         operation = process.owned()
-        process.plan.add(Pause())
-        process.guard.drive(_cancelled(operation.inner.complete("answer")))
+        process.plan.add(pause := Pause())
+        process.guard.drive(_cancelled(operation.inner.complete("answer"), pause.reached))
         process.clock.advance(LEASE)
         assert processes.start().answer() == "answer"
 
 
-async def _cancelled(call: Coroutine[object, object, object]) -> None:
-    """Start a call, let it come to where it waits, and cancel it."""
+async def _cancelled(call: Coroutine[object, object, object], reached: threading.Event) -> None:
+    """Start a call, and cancel it once it has got where it waits."""
     task = asyncio.ensure_future(call)
-    await asyncio.wait([task], timeout=0.05)
-    assert not task.done()
+    assert await asyncio.to_thread(reached.wait, 10)
     task.cancel()
     await asyncio.wait([task])
     assert task.cancelled()
