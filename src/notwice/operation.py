@@ -14,7 +14,7 @@ from notwice import core, flows, identity
 from notwice.codec import decode_value, encode_value
 from notwice.errors import NotApplied, NotCompleted, NotwiceError, OperationEnded, OwnershipLost, StoreUnavailable
 from notwice.flows import Change, Ownership
-from notwice.heart import Hold
+from notwice.heart import NEVER, Hold
 from notwice.model import Op, Record, RecordView, Reply, Result, State
 from notwice.policy import Policy
 from notwice.results import OMITTED, result_of
@@ -43,6 +43,7 @@ class Move(NamedTuple):
     ends: bool = False
     forgiving: bool = False
     result: Result | None = None
+    detail: str = ""
 
 
 BEAT: Final = Move("", core.beaten)
@@ -69,15 +70,10 @@ class OperationBase:
         self._own = own
         self.guarded = guarded
         """Whether a record stands behind this operation; not so under ``store_failure="proceed"`` without a store."""
-        self._hold = Hold(
-            own,
-            beat_seconds=policy.beat_seconds,
-            run_until=runtime.clock.monotonic() + policy.run_max_seconds,
-            on_lost=partial(_lost, runtime, own),
-            on_end=partial(_over, runtime, own),
-        )
+        now, beat_seconds = runtime.clock.monotonic(), policy.beat_seconds
+        self._hold = Hold(own, runtime, beat_seconds=beat_seconds, run_until=now + policy.run_max_seconds)
         if guarded:
-            runtime.heart.add(self._hold)
+            runtime.heart.add(self._hold, now + beat_seconds)
 
     @property
     def view(self) -> RecordView:
@@ -158,11 +154,9 @@ class OperationBase:
 
     def __del__(self) -> None:
         """Renew no lease for an operation that nobody holds any more: it lapses, and shows as unresolved."""
-        if not self.ended:
-            self._runtime.heart.remove(self._hold)
-
-    def _tell(self, name: str, detail: str = "") -> None:
-        self._runtime.tell(name, self._own.record, detail=detail)
+        hold: Hold | None = getattr(self, "_hold", None)  # a half-made operation has none
+        if hold is not None and hold.tick != NEVER:
+            self._runtime.heart.remove(hold)
 
     # -- the moves as values
 
@@ -175,10 +169,9 @@ class OperationBase:
         return Move("failed", partial(core.finished, state=State.FAILED, result=result), ends=True, result=result)
 
     def _suspending(self, error: object, answer: Result | None) -> Move:
-        text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
-        return Move(
-            "suspended", partial(core.suspended, error=text, answer=answer), ends=True, forgiving=True, result=answer
-        )
+        kind = type(error).__name__ if isinstance(error, BaseException) else ""
+        change = partial(core.suspended, error=f"{kind}: {error}" if kind else str(error), answer=answer)
+        return Move("suspended", change, ends=True, forgiving=True, result=answer, detail=kind)
 
     def _abandoning(self) -> Move:
         own = self._own
@@ -245,16 +238,17 @@ class OperationBase:
     def _failed(self, error: BaseException) -> None:
         if isinstance(error, OwnershipLost):
             self._told_lost = True
-            self._hold.on_lost()
+            self._runtime.on_lost(self._own)
         elif self._own.pending is not None:
-            self._tell("unanswered", type(error).__name__)
+            self._runtime.tell("unanswered", self._own.record, detail=type(error).__name__)
             self._runtime.unanswered.settle_end(self._hold)
 
     def _done(self, move: Move) -> None:
-        if move.event:
-            self._tell(move.event, self._own.record.error if move.event == "suspended" else "")
+        runtime = self._runtime
+        if move.event and runtime.observer is not None:
+            runtime.tell(move.event, self._own.record, detail=move.detail)
         if move.ends:
-            self._hold.on_end()
+            runtime.on_end(self._own)
 
     @contextlib.contextmanager
     def _current(self) -> Generator[None, None, None]:
@@ -273,17 +267,6 @@ class OperationBase:
             with contextlib.suppress(ValueError):  # left in another context than it was entered in
                 _CURRENT.reset(self._token)
             self._token = None
-
-
-def _lost(runtime: Runtime, own: Ownership) -> None:
-    """Another owner has the operation; the next move raises."""
-    runtime.tell("ownership_lost", own.record)
-    _over(runtime, own)
-
-
-def _over(runtime: Runtime, own: Ownership) -> None:
-    """The last move was confirmed, or refused: whoever waits may look again."""
-    runtime.waiters.notify((own.record.namespace, own.record.id))
 
 
 class Operation(OperationBase):

@@ -181,6 +181,12 @@ def test_events_hold_no_key_and_no_body() -> None:
     world = World()
     world.run(lambda: "card 4242", request={"card": "4242"})
     world.begin(request=2)
+
+    def fails() -> None:
+        raise ValueError("card 4242 was refused")
+
+    with pytest.raises(ValueError, match="4242"):
+        world.guard.run(fails, scope=SCOPE, key="other")
     told = "".join(str(event._replace(value=None)) for event in world.notebook.events)
     assert KEY not in told.replace("key_reused", "")
     assert "4242" not in told
