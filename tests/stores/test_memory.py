@@ -89,6 +89,20 @@ def test_a_sweep_takes_only_what_is_expired_now() -> None:
     assert get(store, claim).record is not None
 
 
+def test_a_record_that_was_finished_again_expires_by_its_last_write() -> None:
+    """An answer that was written anew is kept for its whole retention from then on, whatever deadline came before."""
+    clock = VirtualClock()
+    store = MemoryStore(clock)
+    first = finished("again", retention_ms=1_000)
+    insert(store, first)
+    clock.advance(0.9)
+    assert swap(store, followed(first), first.etag).won
+    clock.advance(0.9)
+    assert store.purge(10) == 0
+    clock.advance(0.2)
+    assert store.purge(10) == 1
+
+
 @pytest.fixture
 def full() -> Iterator[MemoryStore]:
     """A store for three records that holds one finished, one open and one released as new, in this order."""

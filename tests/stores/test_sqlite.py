@@ -1,30 +1,19 @@
 """The SQLite store: what it opens and refuses, what it locks and writes, what it does after an error and at a fork."""
 
 import os
-import random
 import sqlite3
-import subprocess
-import sys
-import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from notwice.errors import StoreUnavailable, UnsupportedRecord
-from notwice.model import AGE_UNKNOWN_MS, Get, Insert, Query, Record, RecordView, State, Swap
+from notwice.model import Get, Insert, Op, Query, Record, Swap
 from notwice.stores.sqlite import SqliteStore, connection, mounts, rows, schema
 from notwice.testing import VirtualClock
 from notwice.testing.conformance.records import finished, followed, get, insert, new_record, stored
-from tests.sources import ROOT
-from tests.stores.children import in_child
-
-RIVALS = 8
-KEYS = 20
 
 
 @pytest.fixture
@@ -44,8 +33,9 @@ def plain(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(path, isolation_level=None, timeout=10)
 
 
-def keys_of(store: SqliteStore, query: Query) -> list[str]:
-    return [item.record.key for item in store.scan(query).items if isinstance(item, RecordView)]
+def stored_anew(store: SqliteStore, record: Record) -> Record:
+    insert(store, record)
+    return stored(store, record)
 
 
 class Broken:
@@ -296,10 +286,12 @@ def test_a_purge_goes_round_what_it_cannot_read(path: Path) -> None:
 def test_a_damaged_record_is_never_overwritten(path: Path, store: SqliteStore, damage: str) -> None:
     """P6: whatever stands where a record's bytes should, it is unreadable: neither absent nor free."""
     record = new_record()
-    insert(store, record)
+    heirs = [followed(record), followed(stored_anew(store, record))]
     with closing(plain(path)) as other:
         other.execute(f"UPDATE notwice_record SET record = {damage}")
-    for op in (Insert(followed(record)), Swap(followed(record), record.etag), Get(record.namespace, record.id)):
+    ops: list[Op] = [Insert(followed(record)), Get(record.namespace, record.id)]
+    ops += [Swap(heir, record.etag) for heir in heirs]
+    for op in ops:
         (reply,) = store.apply([op])
         assert not reply.won
         assert reply.record is not None
@@ -441,115 +433,3 @@ def test_a_file_that_is_gone_is_missed(path: Path, store: SqliteStore) -> None:
     for suffix in ("", "-wal", "-shm"):
         Path(f"{aside}{suffix}").rename(f"{path}{suffix}")
     assert stored(store, record).key == "a"
-
-
-# --- processes --------------------------------------------------------------------------------------------------------
-
-
-def test_a_boot_id_ends_every_lease_of_the_boot_before(path: Path) -> None:
-    """P7: what another boot of the host left open counts as lapsed, however young its clock is."""
-    clock = VirtualClock()
-    first = SqliteStore(path, clock=clock)
-    insert(first, new_record("open"))
-    first.close()
-    clock.reboot()
-    second = SqliteStore(path, clock=clock)
-    assert keys_of(second, Query(unresolved=True)) == ["open"]
-    assert get(second, new_record("open")).age_ms == AGE_UNKNOWN_MS
-    second.close()
-
-
-def test_a_store_made_before_a_fork_is_usable_on_both_sides(path: Path, store: SqliteStore) -> None:
-    """Each side of a fork opens the file for itself; what one writes the other sees, and the file stays whole."""
-    insert(store, new_record("before"))
-    for number in range(5):
-        name = f"child-{number}"
-        assert in_child(partial(insert, store, new_record(name))) == 0
-        assert insert(store, new_record(f"parent-{number}")).won
-        assert stored(store, new_record(name)).key == name
-    with closing(plain(path)) as other:
-        assert other.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-
-
-def test_a_fork_amid_writes_harms_neither_side(path: Path, store: SqliteStore) -> None:
-    """Threads that write while the process forks go on, and so does the child, even after the parent's last close."""
-    stop = threading.Event()
-    counts = Counter[int]()
-
-    def write(worker: int) -> None:
-        while not stop.is_set():
-            assert insert(store, new_record(f"{worker}-{counts[worker]}")).won
-            counts[worker] += 1
-
-    workers = [threading.Thread(target=write, args=(worker,)) for worker in range(2)]
-    for worker in workers:
-        worker.start()
-    try:
-        for number in range(5):
-            assert in_child(partial(_insert_and_close, store, f"child-{number}")) == 0
-    finally:
-        stop.set()
-        for worker in workers:
-            worker.join()
-    for name, count in counts.items():
-        assert get(store, new_record(f"{name}-{count - 1}")).record is not None
-    assert all(get(store, new_record(f"child-{number}")).record for number in range(5))
-
-
-def _insert_and_close(store: SqliteStore, name: str) -> None:
-    assert insert(store, new_record(name)).won
-    store.close()
-
-
-def test_a_fork_while_a_call_hangs_strands_the_child_only(path: Path) -> None:
-    """Where a hung call can't be waited for, the child refuses to touch the parent's file; the parent goes on."""
-    store = SqliteStore(path, timeout=0.05)
-    insert(store, new_record())
-
-    def child() -> None:
-        with pytest.raises(StoreUnavailable, match="forked while a call hung"):
-            get(store, new_record())
-
-    with store._lock:
-        assert in_child(child) == 0
-    assert stored(store, new_record()).key == "a"
-    store.close()
-
-
-def rival(path: Path, name: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "tests.stores.rival", str(path), name, "--keys", str(KEYS)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-
-
-def test_processes_share_a_file(path: Path) -> None:
-    """C15, T22, P1: eight processes, some killed: no lock error, one winner for each shared key, nothing lost."""
-    chance = random.Random()
-    processes = [rival(path, f"first-{number}") for number in range(RIVALS)]
-    lines: list[str] = []
-    for number in range(3):
-        doomed = processes.pop(chance.randrange(len(processes)))
-        assert doomed.stdout is not None
-        lines += [doomed.stdout.readline() for _ in range(chance.randrange(KEYS))]
-        doomed.kill()
-        lines += doomed.communicate()[0].splitlines(keepends=True)
-        processes.append(rival(path, f"second-{number}"))
-    for process in processes:
-        lines += process.communicate()[0].splitlines(keepends=True)
-        assert process.returncode == 0
-    _check_lines(path, [line.split() for line in lines if line.endswith("\n")])
-
-
-def _check_lines(path: Path, lines: list[list[str]]) -> None:
-    facts = Counter(word for word, *_ in lines)
-    assert facts["error"] == 0, lines
-    assert facts["done"] >= (RIVALS - 3) * KEYS
-    for word in ("won", "took"):
-        winners = Counter(key for each, key in lines if each == word)
-        assert set(winners.values()) == {1}, f"one process {word} each shared key"
-    store = SqliteStore(path)
-    for key in (key for word, key in lines if word == "done"):
-        (reply,) = store.apply([Get("", key)])
-        assert isinstance(reply.record, Record)
-        assert reply.record.state is State.COMPLETED
-    assert sum(key.startswith("shared") for key in keys_of(store, Query(limit=10_000))) == KEYS
-    store.close()
