@@ -36,8 +36,9 @@ value, so that every decision can be tested by calling one function.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Callable, Container, Iterable, Mapping
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from notwice.model import (
     AGE_UNKNOWN_MS,
@@ -57,6 +58,8 @@ from notwice.model import (
     Terms,
     Unreadable,
     Unresolved,
+    record_of,
+    view_of,
 )
 from notwice.results import decode_result
 
@@ -78,6 +81,8 @@ NEXT: Final[Mapping[State, frozenset[State]]] = {
 }
 """Which state may follow which, by a swap on the same record. A replacement begins a new record."""
 
+_DEFAULTS: Final = tuple(Record._field_defaults.values())
+_STATE, _ETAG, _RESULT, _ERROR, _SILENT = map(Record._fields.index, ("state", "etag", "result", "error", "silent_ms"))
 _STRICTNESS: Final = {RecoveryKind.HOLD: 0, RecoveryKind.RECONCILE: 1, RecoveryKind.RERUN: 2}
 
 
@@ -149,6 +154,9 @@ class Situation(NamedTuple):
     orphaned: Container[bytes]
     won: bool
     view: RecordView
+
+
+_situation_of: Callable[[Iterable[Any]], Situation] = partial(tuple.__new__, Situation)
 
 
 # -- begin: the rules, in order ---------------------------------------------------------------------------------------
@@ -234,8 +242,7 @@ def settle(ask: Ask, reply: Reply, sent: Container[bytes], *, orphaned: Containe
         return Replace(None)
     if isinstance(record, Unreadable):  # rule 2
         return Refuse(record.reason)
-    view = RecordView(record, reply.written_ms, reply.now_ms, reply.age_ms)
-    now = Situation(ask, sent, orphaned, reply.won, view)
+    now = _situation_of((ask, sent, orphaned, reply.won, view_of(reply[1:])))
     for rule in BEGIN:
         decision = rule(now)
         if decision is not None:
@@ -268,7 +275,9 @@ def _whole_seconds(duration_ms: int) -> int:
 
 def fresh(ask: Ask, etag: bytes) -> Record:
     """A new record (rules 1 and 3). The store stamps the time of its creation."""
-    return Record(ask.namespace, ask.id, ask.scope, ask.key, State.IN_PROGRESS, etag, ask.fingerprint, ask.terms)
+    return record_of(
+        (ask.namespace, ask.id, ask.scope, ask.key, State.IN_PROGRESS, etag, ask.fingerprint, ask.terms, *_DEFAULTS)
+    )
 
 
 def reclaimed(ask: Ask, decision: Reclaim, etag: bytes) -> Record:
@@ -322,7 +331,9 @@ def checkpointed(record: Record, etag: bytes, *, point: str, data: bytes) -> Rec
 
 def finished(record: Record, etag: bytes, *, state: State, result: Result) -> Record:
     """The record with its final answer."""
-    return record._replace(etag=etag, state=state, result=result, error="", silent_ms=None)
+    fields: list[Any] = [*record]
+    fields[_STATE], fields[_ETAG], fields[_RESULT], fields[_ERROR], fields[_SILENT] = state, etag, result, "", None
+    return record_of(fields)
 
 
 def suspended(record: Record, etag: bytes, *, error: str, answer: Result | None) -> Record:

@@ -41,6 +41,7 @@ OperatorChange = Callable[[RecordView, bytes], Record]
 Sent = dict[bytes, Claim]
 
 NOTHING: Final[frozenset[bytes]] = frozenset()
+CREATED: Final = Claim(created=True)
 
 
 class Orphans(Protocol):
@@ -87,7 +88,8 @@ class Ownership:
 
     def end(self, record: Record) -> None:
         """Take `record` for the last one that this owner writes."""
-        self.confirm(record)
+        self.record = record
+        self.unconfirmed.clear()
         self.pending = None
         self.ended = True
 
@@ -101,14 +103,11 @@ def begin(
     of it on the process's list.
     Raises `StoreUnavailable`, `ContentionError`, `UnsupportedRecord`; then nothing may run.
     """
-
-    def send(op: Insert | Swap, claim: Claim) -> Insert | Swap:
-        sent[op.record.etag] = claim
-        return op
-
-    op = send(Insert(core.fresh(ask, new_etag())), Claim(created=True))
+    op: Insert | Swap = Insert(core.fresh(ask, new_etag()))
+    claim = CREATED
     failures = reads = 0
     while reads < core.READS_MAX:
+        sent[op.record.etag] = claim
         try:
             reply = yield op
         except StoreUnavailable:
@@ -116,25 +115,25 @@ def begin(
             if failures == core.SENDS_MAX:
                 raise
             if isinstance(op, Insert):  # an insert is never sent twice under one etag; an identical swap may be
-                op = send(Insert(op.record._replace(etag=new_etag())), Claim(created=True))
+                op = Insert(op.record._replace(etag=new_etag()))
             continue
         reads += 1
-        decision = _settle(ask, reply, sent, orphans=orphans)
+        decision = core.settle(ask, reply, sent, orphaned=orphans.of(ask.namespace, ask.id))
+        if isinstance(decision, core.Adopt):
+            decision = _adopting(decision, ask, reply, sent=sent, orphans=orphans)
         if isinstance(decision, core.Own):
             return Ownership(decision.record, _confirmed(decision.record, op, sent))
         _answered(op, reply, sent)
         match decision:
             case core.Replace(prior):
-                record = core.fresh(ask, new_etag())
-                op = send(Swap(record, prior.etag) if prior else Insert(record), Claim(created=True))
+                record, claim = core.fresh(ask, new_etag()), CREATED
+                op = Swap(record, prior.etag) if prior else Insert(record)
             case core.Reclaim(view, _, asks):
-                op = send(
-                    Swap(core.reclaimed(ask, decision, new_etag()), view.record.etag),
-                    Claim(created=False, prior=view.record, asks=asks),
-                )
+                op = Swap(core.reclaimed(ask, decision, new_etag()), view.record.etag)
+                claim = Claim(created=False, prior=view.record, asks=asks)
             case core.Adopt(record):
                 claim = sent[record.etag]  # safe as an etag of this begin's own only because a swap from it follows
-                op = send(Swap(core.adopted(record, new_etag(), claim=claim), record.etag), claim)
+                op = Swap(core.adopted(record, new_etag(), claim=claim), record.etag)
             case core.Refuse(reason):
                 message = f"the record of operation {ask.id} can not be judged: {reason}. Nothing ran."
                 raise UnsupportedRecord(message)
@@ -144,11 +143,8 @@ def begin(
     raise ContentionError(message)
 
 
-def _settle(ask: Ask, reply: Reply, sent: Sent, *, orphans: Orphans) -> core.Decision:
-    """Decide, and take an orphaned etag off the list where that is the decision; who comes too late decides again."""
-    decision = core.settle(ask, reply, sent, orphaned=orphans.of(ask.namespace, ask.id))
-    if not isinstance(decision, core.Adopt):
-        return decision
+def _adopting(decision: core.Adopt, ask: Ask, reply: Reply, *, sent: Sent, orphans: Orphans) -> core.Decision:
+    """Take an orphaned etag off the process's list; who comes too late decides again."""
     claim = orphans.take(ask.namespace, ask.id, decision.record.etag)
     if claim is None:
         return core.settle(ask, reply, sent)

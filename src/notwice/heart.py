@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Container, Generator, Iterable, Mapping
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from notwice import core, flows
 from notwice.core import Claim
@@ -28,29 +28,32 @@ TOLERANCE: Final = 0.001  # seconds by which a clock may call too early
 _R = TypeVar("_R")
 
 
+class Listener(Protocol):
+    """Whoever wants to know what happens to operations behind their owners."""
+
+    def on_lost(self, own: Ownership) -> None:
+        """Another owner has the operation."""
+        ...
+
+    def on_end(self, own: Ownership) -> None:
+        """A last move was confirmed."""
+        ...
+
+
 class Hold:
     """An operation as the heart sees it: who owns it, the gate before its moves, and when its lease is to be renewed.
 
-    `on_lost` is called once another owner has it, `on_end` once a last move was confirmed behind its caller.
+    `listener` hears of it once another owner has it, and once a last move was confirmed behind its caller.
     """
 
-    __slots__ = ("beat_seconds", "forgiving", "gate", "on_end", "on_lost", "own", "run_until", "tick")
+    __slots__ = ("beat_seconds", "forgiving", "gate", "listener", "own", "run_until", "tick")
 
-    def __init__(
-        self,
-        own: Ownership,
-        *,
-        beat_seconds: float,
-        run_until: float,
-        on_lost: Callable[[], None],
-        on_end: Callable[[], None],
-    ) -> None:
+    def __init__(self, own: Ownership, listener: Listener, *, beat_seconds: float, run_until: float) -> None:
         self.own = own
+        self.listener = listener
         self.gate = Gate()
         self.beat_seconds = beat_seconds
         self.run_until = run_until
-        self.on_lost = on_lost
-        self.on_end = on_end
         self.forgiving = False
         self.tick = NEVER
 
@@ -129,9 +132,18 @@ class Heart:
         self._buckets: dict[int, set[Hold]] = {}
         self._alarm = Alarm(self._clock, self.sweep)
 
-    def add(self, hold: Hold) -> None:
-        """Renew the lease of `hold` from now on."""
-        self._put(hold, self._clock.monotonic() + hold.beat_seconds)
+    def add(self, hold: Hold, due: float) -> None:
+        """Renew the lease of `hold` from `due` on, a time of the clock."""
+        with self._lock:
+            hold.tick = tick = int(due * TICKS_PER_SECOND) + 1
+            bucket = self._buckets.get(tick)
+            if bucket is None:
+                self._buckets[tick] = {hold}
+            else:
+                bucket.add(hold)
+        soonest = self._alarm.at
+        if soonest is None or tick / TICKS_PER_SECOND < soonest:
+            self._alarm.by(tick / TICKS_PER_SECOND)
 
     def remove(self, hold: Hold) -> None:
         """Renew it no longer. A beat that is under way goes on; the gate keeps it apart from other moves."""
@@ -142,12 +154,6 @@ class Heart:
                 if not bucket:
                     del self._buckets[hold.tick]
             hold.tick = NEVER
-
-    def _put(self, hold: Hold, due: float) -> None:
-        with self._lock:
-            hold.tick = tick = int(due * TICKS_PER_SECOND) + 1
-            self._buckets.setdefault(tick, set()).add(hold)
-        self._alarm.by(tick / TICKS_PER_SECOND)
 
     def sweep(self) -> None:
         """Beat for whoever is due."""
@@ -172,7 +178,7 @@ class Heart:
             elif hold.gate.acquire(blocking=False):
                 inside.append(hold)
             else:  # a move is under way: it renews the lease, if it succeeds
-                self._put(hold, now + hold.beat_seconds / 4)
+                self.add(hold, now + hold.beat_seconds / 4)
         try:
             beats = [
                 flows.move(hold.own, core.beaten, ends=False, forgiving=False, new_etag=self._new_etag, sends_max=1)
@@ -187,14 +193,14 @@ class Heart:
 
     def _after(self, hold: Hold, result: object) -> None:
         if hold.own.lost:
-            hold.on_lost()
+            hold.listener.on_lost(hold.own)
         elif hold.own.ended or hold.own.pending is not None or hold.tick == NEVER:
             return
         elif isinstance(result, NotwiceError):
             self._tell("heartbeat_failed", hold, type(result).__name__)
-            self._put(hold, self._clock.monotonic() + hold.beat_seconds / 4)
+            self.add(hold, self._clock.monotonic() + hold.beat_seconds / 4)
         else:
-            self._put(hold, self._clock.monotonic() + hold.beat_seconds)
+            self.add(hold, self._clock.monotonic() + hold.beat_seconds)
 
     def _tell(self, name: str, hold: Hold, detail: str = "") -> None:
         record = hold.own.record
@@ -323,9 +329,9 @@ class Unanswered:
                 else:
                     self._ends[hold].later(now)
             if hold.own.lost:
-                hold.on_lost()
+                hold.listener.on_lost(hold.own)
             elif hold.own.ended:
-                hold.on_end()
+                hold.listener.on_end(hold.own)
 
     def _repeat(self, hold: Hold) -> Generator[Op, Reply, object]:
         return flows.move(

@@ -6,9 +6,11 @@ import asyncio
 import os
 import weakref
 from collections.abc import Generator
+from functools import partial
 from typing import Final, TypeVar
 
 from notwice.errors import StoreUnavailable
+from notwice.flows import NewEtag, Ownership
 from notwice.heart import Heart, Unanswered, unavailable
 from notwice.model import Op, Record, Reply
 from notwice.observe import Event, Observer, tell
@@ -20,9 +22,8 @@ ETAG_BYTES: Final = 16
 _R = TypeVar("_R")
 
 
-def new_etag() -> bytes:
-    """128 bits from the system's random source; safe after a fork."""
-    return os.urandom(ETAG_BYTES)
+new_etag: Final[NewEtag] = partial(os.urandom, ETAG_BYTES)
+"""128 bits from the system's random source; safe after a fork."""
 
 
 class Runtime:
@@ -51,6 +52,16 @@ class Runtime:
         self.heart.forget()
         self.unanswered.forget()
         self.waiters = Waiters()
+
+    def on_lost(self, own: Ownership) -> None:
+        """Another owner has the operation; the next move raises."""
+        self.tell("ownership_lost", own.record)
+        self.on_end(own)
+
+    def on_end(self, own: Ownership) -> None:
+        """The last move was confirmed, or refused: whoever waits may look again."""
+        if self.waiters.waiting:
+            self.waiters.notify((own.record.namespace, own.record.id))
 
     def tell(self, name: str, record: Record, *, detail: str = "", value: object = None) -> None:
         """Tell the observer, if there is one."""

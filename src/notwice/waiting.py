@@ -93,27 +93,22 @@ class Alarm:
         self._clock = clock
         self._function = function
         self._lock = threading.Lock()
-        self._at: float | None = None
+        self.at: float | None = None
+        """When it calls next, a time of the clock; ``None``: not at all."""
 
     def by(self, when: float) -> None:
         """Call the function by `when`, a time of the clock."""
-        if self._is_sooner(when):
-            return
         with self._lock:
-            if self._is_sooner(when):
+            if self.at is not None and self.at <= when:
                 return
-            self._at = when
+            self.at = when
         self._clock.call_later(max(0.0, when - self._clock.monotonic()), functools.partial(self._ring, when))
-
-    def _is_sooner(self, when: float) -> bool:
-        at = self._at
-        return at is not None and at <= when
 
     def _ring(self, when: float) -> None:
         with self._lock:
-            if self._at != when:  # a sooner time was asked for since, and came
+            if self.at != when:  # a sooner time was asked for since, and came
                 return
-            self._at = None
+            self.at = None
         self._function()
 
 
@@ -132,10 +127,14 @@ class Gate:
 
     def release(self) -> None:
         """Leave, and wake every task that waits: one of them passes, the others wait again."""
-        waiting, self._waiting = self._waiting, []
         self._lock.release()
-        for loop, future in waiting:
-            with contextlib.suppress(RuntimeError):  # that loop has been closed, and nobody waits in it
+        if self._waiting:
+            self._wake_all()
+
+    def _wake_all(self) -> None:
+        for _ in range(len(self._waiting)):
+            with contextlib.suppress(IndexError, RuntimeError):  # others empty it, too; or that loop has been closed
+                loop, future = self._waiting.pop()
                 loop.call_soon_threadsafe(_wake, future)
 
     async def acquire_async(self) -> None:
@@ -152,7 +151,9 @@ class Gate:
         self._lock.acquire()
 
     def __exit__(self, *_: object) -> None:
-        self.release()
+        self._lock.release()
+        if self._waiting:
+            self._wake_all()
 
     async def __aenter__(self) -> None:
         await self.acquire_async()
@@ -175,28 +176,28 @@ class Waiters:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: dict[Place, list[Callable[[], None]]] = {}
+        self.waiting: dict[Place, list[Callable[[], None]]] = {}
+        """Whom to wake, by place."""
 
     def add(self, place: Place, wake: Callable[[], None]) -> None:
         """Have `wake` called, from any thread, each time the operation at `place` may have ended."""
         with self._lock:
-            self._waiting.setdefault(place, []).append(wake)
+            self.waiting.setdefault(place, []).append(wake)
 
     def remove(self, place: Place, wake: Callable[[], None]) -> None:
         """Stop calling `wake`."""
         with self._lock:
-            waiting = self._waiting[place]
+            waiting = self.waiting[place]
             waiting.remove(wake)
             if not waiting:
-                del self._waiting[place]
+                del self.waiting[place]
 
     def notify(self, place: Place) -> None:
         """Wake whoever waits for `place`."""
-        if self._waiting:
-            with self._lock:
-                waiting = tuple(self._waiting.get(place, ()))
-            for wake in waiting:
-                wake()
+        with self._lock:
+            waiting = tuple(self.waiting.get(place, ()))
+        for wake in waiting:
+            wake()
 
 
 class Backoff:

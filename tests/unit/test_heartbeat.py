@@ -183,7 +183,7 @@ def test_waiters_leave_nothing_behind() -> None:
     world = World(wait=1)
     world.own()
     world.begin()
-    assert world.guard._runtime.waiters._waiting == {}
+    assert world.guard._runtime.waiters.waiting == {}
 
 
 def test_an_operation_that_nobody_holds_lapses() -> None:
