@@ -139,6 +139,7 @@ def test_show_tells_all_but_the_key_and_the_bodies(store: Store, run: Run) -> No
     shown = run("show", operation.operation).out
     for word in ("accepted, unresolved", "refund:1", "charged", "the upstream was lost", "HTTP 201, 16 bytes", "hold"):
         assert word in shown
+    assert operation.downstream_key() in shown
     assert "4242" not in shown
     assert "secret-key" not in shown
     revealed = run("show", operation.operation, "--reveal").out

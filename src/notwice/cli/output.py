@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from notwice.model import Note, RecordView, RecoveryKind, Released, Result, ResultKind, Unreadable
+from notwice import identity
+from notwice.model import Note, Record, RecordView, RecoveryKind, Released, Result, ResultKind, Unreadable
 from notwice.server.durations import in_words
 
 HEADINGS = ("OPERATION", "NAMESPACE", "SCOPE", "STATE", "ATTEMPT", "LAST WRITTEN")
@@ -70,6 +71,7 @@ def described(view: RecordView, *, reveal: bool) -> Iterator[str]:
     yield _line("last written", f"{_time(view.written_ms)}, {ago(view, view.written_ms)}")
     yield _line("lease", in_words(record.terms.lease_ms))
     yield _line("recovery", recovery)
+    yield _line("downstream key", _downstream_key(record))
     if record.recovery_point or record.progress:
         yield _line("steps done", ", ".join(printable(name) for name, _ in record.progress) or "none")
         yield _line("recovery point", printable(record.recovery_point) or "none")
@@ -102,6 +104,7 @@ def document(item: RecordView | Unreadable, *, reveal: bool) -> dict[str, Any]:
         "age_ms": max(0, item.now_ms - item.written_ms),
         "lease_ms": record.terms.lease_ms,
         "recovery": str(record.terms.recovery),
+        "downstream_key": _downstream_key(record),
         "recovery_point": record.recovery_point,
         "steps": [name for name, _ in record.progress],
         "error": record.error,
@@ -118,6 +121,13 @@ def _line(name: str, value: str) -> str:
 
 def _time(time_ms: int) -> str:
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _downstream_key(record: Record) -> str:
+    """Give what the handler's unnamed downstream key is: by it, the next system can be asked what happened."""
+    return identity.downstream_key(
+        namespace=record.namespace, scope=record.scope, key=record.key, generation=record.generation, name=""
+    )
 
 
 def _note(note: Note) -> dict[str, str]:
