@@ -7,7 +7,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -66,7 +66,7 @@ class SqliteStore:
             )
         self._path = Path(path).absolute()
         self._timeout = timeout
-        self._network = network
+        self._network: Literal["refuse", "allow"] = network
         self._clock = TrustedClock(clock)
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
@@ -192,7 +192,7 @@ class SqliteStore:
         return connection.execute(schema.EXPIRED, parameters).fetchall()
 
     @contextmanager
-    def _transaction(self, connection: sqlite3.Connection) -> Iterator[None]:
+    def _transaction(self, connection: sqlite3.Connection) -> Generator[None, None, None]:
         """Hold the one lock for writing that there is, from before the first read to after the commit."""
         if self._suspect:
             self._settle(connection)
@@ -215,7 +215,7 @@ class SqliteStore:
     # --- one call at a time ------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _turn(self) -> Iterator[sqlite3.Connection]:
+    def _turn(self) -> Generator[sqlite3.Connection, None, None]:
         deadline = time.monotonic() + self._timeout
         if not self._lock.acquire(timeout=self._timeout):
             raise StoreUnavailable(f"{self._path}: other threads kept it busy for {self._timeout:g} s")
