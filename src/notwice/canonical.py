@@ -58,7 +58,16 @@ def canonical_value(value: object) -> bytes:
     Raises `EncodingError` if a part of it has no stable form, is nested deeper than `DEPTH_MAX`, refers to itself, or
     takes more than about `SIZE_MAX` characters.
     """
-    return _utf8(_written_at_once(value) or _written(_Form().reduce(value, 0)))
+    try:
+        if is_plain(value, SCALARS, [_PLAIN_ITEMS_MAX], depth=DEPTH_MAX):
+            text = _written(value)
+            if len(text) <= WRITTEN_OUT_DIGITS_MAX or (
+                len(text) <= _PLAIN_CHARACTERS_MAX and not _LONG_DIGITS.search(text)
+            ):
+                return text.encode()
+    except ValueError:  # an unpaired surrogate, or more digits than the interpreter writes: the longer look tells
+        pass
+    return _utf8(_written(_Form().reduce(value, 0)))
 
 
 def canonical_facts(facts: object) -> bytes:
@@ -133,18 +142,6 @@ def _instant(value: datetime) -> str:
         return value.astimezone(UTC).isoformat()
     except OverflowError as error:
         raise EncodingError("a datetime has no instant within the years 1 to 9999; give another value") from error
-
-
-def _written_at_once(value: object) -> str:
-    """Give the form of a value that is its own reduction; an empty text if it isn't, or if that takes a longer look."""
-    if not is_plain(value, SCALARS, depth_max=DEPTH_MAX, items_max=_PLAIN_ITEMS_MAX):
-        return ""
-    try:
-        text = _written(value)
-    except ValueError:  # an integer of more digits than the interpreter writes
-        return ""
-    long = len(text) > WRITTEN_OUT_DIGITS_MAX and (len(text) > _PLAIN_CHARACTERS_MAX or _LONG_DIGITS.search(text))
-    return "" if long else text
 
 
 def _utf8(form: str) -> bytes:

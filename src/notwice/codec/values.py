@@ -58,7 +58,7 @@ def encode_value(value: object) -> bytes:
     name, if it is nested deeper than `DEPTH_MAX`, holds itself, or has more than `ITEMS_MAX` items.
     """
     try:
-        text = _written(value) if is_plain(value, _SCALARS, depth_max=DEPTH_MAX, items_max=ITEMS_MAX) else ""
+        text = _written(value) if is_plain(value, _SCALARS, [ITEMS_MAX], depth=DEPTH_MAX) else ""
     except ValueError:  # an infinite float or NaN, or an integer of more digits than the interpreter writes
         text = ""
     if text and not (len(text) > _DIGITS_MAX and _LONG_DIGITS.search(text)):

@@ -36,11 +36,18 @@ class ClockDriftWarning(UserWarning):
     """Wall clock and boot clock have drifted apart by more than an hour; records expire late until they agree."""
 
 
+@cache
+def _boot_id() -> str:
+    """The name of this run of the host; empty on a system that names none. Kept: no process outlives a boot."""
+    with suppress(OSError):
+        return _BOOT_ID_FILE.read_text(encoding="ascii").strip()
+    return _boot_session_of_macos() if sys.platform == "darwin" else ""
+
+
 class SystemStoreClock:
     """The clocks of this host."""
 
-    def __init__(self) -> None:
-        self._boot_id = _boot_id()
+    boot_id = staticmethod(_boot_id)
 
     def wall_ms(self) -> int:
         """Unix time in milliseconds."""
@@ -49,10 +56,6 @@ class SystemStoreClock:
     def boot_ms(self) -> int:
         """Milliseconds since this host was started, counting sleep."""
         return time.clock_gettime_ns(_BOOT_CLOCK) // 1_000_000
-
-    def boot_id(self) -> str:
-        """The name of this run of the host; empty on a system that names none."""
-        return self._boot_id
 
 
 class Moment(NamedTuple):
@@ -116,13 +119,6 @@ class TrustedClock:
                 ClockDriftWarning,
                 stacklevel=2,
             )
-
-
-@cache
-def _boot_id() -> str:
-    with suppress(OSError):
-        return _BOOT_ID_FILE.read_text(encoding="ascii").strip()
-    return _boot_session_of_macos() if sys.platform == "darwin" else ""
 
 
 def _boot_session_of_macos() -> str:

@@ -24,7 +24,6 @@ from notwice.stores.shared import (
     Place,
     closed,
     cursor_after,
-    deadline_ms,
     place_after,
     refuse_repeated_names,
     reply_of,
@@ -82,7 +81,9 @@ class MemoryStore:
         if len(ops) != 1:
             refuse_repeated_names(ops)
         with self._lock:
-            moment = self._now()
+            if self._closed:
+                raise closed()
+            moment = self._clock.read()
             if len(ops) == 1:
                 replies = [self._carry_out(ops[0], moment)]
             else:
@@ -152,14 +153,15 @@ class MemoryStore:
 
     def _write(self, name: Name, record: Record, moment: Moment) -> Reply:
         now_ms, stamp_ms, boot_ms, boot_id = moment
-        record = stamped(record, stamp_ms)
+        if not record.created_ms:
+            record = stamped(record, stamp_ms)
         self._kept[name] = (record, stamp_ms, boot_ms, boot_id)
-        due_ms = deadline_ms(record, stamp_ms)
-        if due_ms is not None:
-            self._expect(due_ms, name)
+        after_ms = record.expires_after_ms
+        if after_ms is not None:
+            self._expect(stamp_ms + after_ms, name)
         if self._records_max is not None:
             self._droppable.pop(name, None)
-            if record.terminal or due_ms is not None:
+            if record.terminal or after_ms is not None:
                 self._droppable[name] = None
         return reply_of((True, record, stamp_ms, now_ms, 0))
 
@@ -264,7 +266,9 @@ def _inserted(ops: Sequence[Op], replies: Sequence[Reply]) -> int:
 
 
 def _deadline_ms(kept: _Kept) -> int | None:
-    return deadline_ms(kept[0], kept[1])
+    record, written_ms, *_ = kept
+    after_ms = record.expires_after_ms
+    return None if after_ms is None else written_ms + after_ms
 
 
 def _place(record: Record) -> Place:

@@ -6,9 +6,10 @@ import base64
 import json
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 from notwice.errors import StoreUnavailable
-from notwice.model import Get, Op, Record, Reply, Unreadable
+from notwice.model import Get, Op, Record, Reply, Unreadable, record_of
 
 Name = tuple[str, str]
 """What a record is stored under: (namespace, id)."""
@@ -43,7 +44,9 @@ def stamped(record: Record, stamp_ms: int) -> Record:
     """The record with its ``created_ms`` set, if it was 0."""
     if record.created_ms:
         return record
-    return tuple.__new__(Record, (*record[:_CREATED], stamp_ms, *record[_CREATED + 1 :]))
+    fields: list[Any] = [*record]
+    fields[_CREATED] = stamp_ms
+    return record_of(fields)
 
 
 def deadline_ms(record: Record, written_ms: int) -> int | None:
