@@ -124,32 +124,36 @@ async def test_tasks(kind: str, tmp_path: Path) -> None:
 
 
 class Racers:
-    """Processes that race on one file."""
+    """Processes that race on one file; what is left of them in the end is killed."""
 
     def __init__(self, path: Path, keys: Sequence[Sequence[str]]) -> None:
         self.path = path
+        self._keys = keys
         self._stack = ExitStack()
-        self.processes = [self._start(own) for own in keys]
-        for process in self.processes:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-
-    def _start(self, keys: Sequence[str]) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "tests.stores.racer", str(self.path), *keys]
-        pipe = subprocess.PIPE
-        return self._stack.enter_context(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=ROOT))
+        self.processes: list[subprocess.Popen[str]] = []
 
     def __enter__(self) -> Self:
-        for process in self.processes:
-            assert process.stdin is not None
-            process.stdin.write("go\n")
-            process.stdin.flush()
+        with ExitStack() as stack:
+            self.processes = [self._start(own, stack) for own in self._keys]
+            for process in self.processes:
+                assert process.stdout is not None
+                assert process.stdout.readline() == "ready\n"
+            for process in self.processes:
+                assert process.stdin is not None
+                process.stdin.write("go\n")
+                process.stdin.flush()
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in self.processes:
-            process.kill()
         self._stack.close()
+
+    def _start(self, keys: Sequence[str], stack: ExitStack) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "tests.stores.racer", str(self.path), *keys]
+        pipe = subprocess.PIPE
+        process = stack.enter_context(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=ROOT))
+        stack.callback(process.kill)
+        return process
 
     def reports(self) -> Iterator[dict[str, Any]]:
         """What each process that was not killed says in the end."""
