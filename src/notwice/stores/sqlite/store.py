@@ -20,7 +20,7 @@ from notwice.stores.port import StoreClock
 from notwice.stores.shared import closed, cursor_after, name_of, refuse_repeated_names, reply_of, stamped
 from notwice.stores.sqlite import schema
 from notwice.stores.sqlite.connection import breaks_the_connection, explained, open_file, patiently, primary_code
-from notwice.stores.sqlite.rows import Row, Write, all_present, look, scan_of
+from notwice.stores.sqlite.rows import Row, Write, look, may_all_be_present, scan_of
 
 T = TypeVar("T")
 
@@ -150,7 +150,7 @@ class SqliteStore:
 
     def _look(self, connection: sqlite3.Connection, ops: Sequence[Op]) -> Sequence[Found] | None:
         """What is there, if that settles all of `ops`: each is a get, or an insert of what is there already."""
-        if len(ops) > 1 and not self._patiently(lambda: all_present(connection, ops)):
+        if len(ops) > 1 and not self._patiently(lambda: may_all_be_present(connection, ops)):
             return None
         found = self._patiently(lambda: [look(connection, name_of(op)) for op in ops])
         settled = all(row is not None or isinstance(op, Get) for op, row in zip(ops, found, strict=True))
