@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from notwice.model import Get, Insert, Op, Page, Query, Record, RecordView, Released, Reply, State, Swap, Unreadable
 from notwice.stores.port import Store
 from notwice.testing import VirtualClock
-from notwice.testing.conformance.reference import ReferenceStore, matches
+from notwice.testing.conformance.reference import Kept, ReferenceStore, matches
 
 Name = tuple[str, str]
 
@@ -24,6 +24,7 @@ class Disk:
         self.clock = clock
         self.records = ReferenceStore(clock)
         self.damaged: set[Name] = set()
+        self.loaded: set[Name] = set()
         self.lock = threading.RLock()
 
 
@@ -78,6 +79,20 @@ class Sound:
     def drop(self, records: Sequence[Record]) -> int:
         gone = [self.disk.records._kept.pop((record.namespace, record.id), None) for record in records]
         return sum(kept is not None for kept in gone)
+
+    def load(self, views: Sequence[RecordView]) -> Sequence[bool]:
+        self.check_open()
+        with self.disk.lock:
+            return [self.take_in(view) for view in views]
+
+    def take_in(self, view: RecordView) -> bool:
+        name = (view.record.namespace, view.record.id)
+        if name in self.disk.records._kept:
+            return False
+        clock = self.disk.clock
+        boot_ms = clock.boot_ms() - max(clock.wall_ms() - view.written_ms, 0)
+        self.disk.records._kept[name] = Kept(view.record, view.written_ms, clock.boot_id(), boot_ms)
+        return True
 
     def close(self) -> None:
         self.closed = True
@@ -388,6 +403,31 @@ class StaysOpen(Sound):
         pass
 
 
+class LoadsOver(Sound):
+    def take_in(self, view: RecordView) -> bool:
+        self.disk.records._kept.pop((view.record.namespace, view.record.id), None)
+        return super().take_in(view)
+
+
+class LoadsAsWrittenNow(Sound):
+    def take_in(self, view: RecordView) -> bool:
+        return super().take_in(view._replace(written_ms=self.disk.clock.wall_ms()))
+
+
+class LoadsForEver(Sound):
+    def take_in(self, view: RecordView) -> bool:
+        self.disk.loaded.add((view.record.namespace, view.record.id))
+        return super().take_in(view)
+
+    def drop(self, records: Sequence[Record]) -> int:
+        return super().drop([each for each in records if (each.namespace, each.id) not in self.disk.loaded])
+
+
+class LoadsUnderAFreshEtag(Sound):
+    def take_in(self, view: RecordView) -> bool:
+        return super().take_in(view._replace(record=view.record._replace(etag=b"fresh")))
+
+
 class WrongAfterThree(Sound):
     """Gives a stale reply to a third call in one namespace: only histories of some length see it."""
 
@@ -438,5 +478,9 @@ CAUGHT_BY: dict[type[Store], str] = {
     HidesDamaged: "test_scan_unreadable",
     PurgesWithoutBound: "test_purge_is_bounded",
     StaysOpen: "test_close",
+    LoadsOver: "test_load_keeps_what_is_there",
+    LoadsForEver: "test_load_expires",
+    LoadsAsWrittenNow: "test_load_keeps_times",
+    LoadsUnderAFreshEtag: "test_load_keeps_times",
     WrongAfterThree: "test_all_short_histories",
 }

@@ -24,9 +24,9 @@ from queue import SimpleQueue
 from typing import TypeVar
 
 from notwice.errors import StoreUnavailable
-from notwice.model import Op, Page, Query, Reply
+from notwice.model import Op, Page, Query, RecordView, Reply
 from notwice.stores.forks import stand_still_at_forks
-from notwice.stores.port import Store
+from notwice.stores.port import Loads, Store
 from notwice.stores.shared import Name, closed, name_of, refuse_repeated_names
 
 T = TypeVar("T")
@@ -176,6 +176,12 @@ class Batching:
     def purge(self, limit: int) -> int:
         """Purge the store."""
         return self._store.purge(limit)
+
+    def load(self, views: Sequence[RecordView]) -> Sequence[bool]:
+        """Take in records of another store. Raises `NotImplementedError` if the store behind can't."""
+        if not isinstance(self._store, Loads):
+            raise NotImplementedError("this store takes in no records of another one")
+        return self._store.load(views)
 
     def close(self) -> None:
         """Carry out what is pending, then close the store and end the worker thread."""

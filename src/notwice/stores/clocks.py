@@ -74,6 +74,10 @@ class Moment(NamedTuple):
         """How long ago another reading was, by the clock that judges leases; `AGE_UNKNOWN_MS` after another boot."""
         return max(self.boot_ms - boot_ms, 0) if boot_id == self.boot_id else AGE_UNKNOWN_MS
 
+    def at(self, written_ms: int) -> Moment:
+        """What would have been read at the wall time `written_ms`, had this boot begun before it."""
+        return Moment(self.now_ms, written_ms, self.boot_ms - max(self.stamp_ms - written_ms, 0), self.boot_id)
+
 
 moment_of: Callable[[tuple[int, int, int, str]], Moment] = partial(tuple.__new__, Moment)
 """Makes a moment of its fields, at half the price."""

@@ -78,17 +78,17 @@ class MemoryStore:
 
     def apply(self, ops: Sequence[Op]) -> Sequence[Reply]:
         """Carry out a batch that names no id twice. Raises `StoreUnavailable` when closed, or full and refusing."""
-        if len(ops) != 1:
+        alone = len(ops) == 1
+        if not alone:
             refuse_repeated_names(ops)
         with self._lock:
             if self._closed:
                 raise closed()
             moment = self._clock.read()
-            if len(ops) == 1:
-                replies = [self._carry_out(ops[0], moment)]
-            else:
-                replies = [self._carry_out(op, moment) for op in ops]
-            if self._deadlines and self._deadlines[0][0] < moment.now_ms:
+            carry_out = self._carry_out
+            replies = [carry_out(ops[0], moment)] if alone else [carry_out(op, moment) for op in ops]
+            deadlines = self._deadlines
+            if deadlines and deadlines[0][0] < moment.now_ms:
                 self._sweep(moment, SWEPT_PER_INSERT * _inserted(ops, replies))
             return replies
 
@@ -106,6 +106,12 @@ class MemoryStore:
         """Drop up to `limit` expired records and say how many went."""
         with self._lock:
             return self._sweep(self._now(), limit)
+
+    def load(self, views: Sequence[RecordView]) -> Sequence[bool]:
+        """Take in records of another store with their times, beyond `records_max` if need be."""
+        with self._lock:
+            moment = self._now()
+            return [self._take_in(view, moment) for view in views]
 
     def close(self) -> None:
         """Forget all records. Using the store afterwards raises `StoreUnavailable`."""
@@ -151,6 +157,14 @@ class MemoryStore:
             self._order = None
         return self._write(name, record, moment)
 
+    def _take_in(self, view: RecordView, moment: Moment) -> bool:
+        name = (view.record.namespace, view.record.id)
+        if name in self._kept:
+            return False
+        self._order = None
+        self._write(name, view.record, moment.at(view.written_ms))
+        return True
+
     def _write(self, name: Name, record: Record, moment: Moment) -> Reply:
         now_ms, stamp_ms, boot_ms, boot_id = moment
         if not record.created_ms:
@@ -158,21 +172,18 @@ class MemoryStore:
         self._kept[name] = (record, stamp_ms, boot_ms, boot_id)
         after_ms = record.expires_after_ms
         if after_ms is not None:
-            self._expect(stamp_ms + after_ms, name)
+            heappush(self._deadlines, (stamp_ms + after_ms, name))
+            if len(self._deadlines) > 2 * len(self._kept) + _DEADLINES_SPARE:
+                self._forget_old_deadlines()
         if self._records_max is not None:
             self._droppable.pop(name, None)
             if record.terminal or after_ms is not None:
                 self._droppable[name] = None
         return reply_of((True, record, stamp_ms, now_ms, 0))
 
-    def _expect(self, due_ms: int, name: Name) -> None:
-        if len(self._deadlines) > 2 * len(self._kept) + _DEADLINES_SPARE:
-            self._deadlines = [
-                (due, other) for other, kept in self._kept.items() if (due := _deadline_ms(kept)) is not None
-            ]
-            heapify(self._deadlines)
-        else:
-            heappush(self._deadlines, (due_ms, name))
+    def _forget_old_deadlines(self) -> None:
+        self._deadlines = [(due, name) for name, kept in self._kept.items() if (due := _deadline_ms(kept)) is not None]
+        heapify(self._deadlines)
 
     def _sweep(self, moment: Moment, limit: int) -> int:
         gone = 0

@@ -7,9 +7,9 @@ promise, and each bullet is a named case of `notwice.testing.conformance`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from notwice.model import Op, Page, Query, Reply
+from notwice.model import Op, Page, Query, RecordView, Reply
 
 
 class Store(Protocol):
@@ -69,6 +69,30 @@ class AsyncStore(Protocol):
 
     async def close(self) -> None:
         """Give back connections, files and threads. Closing twice is harmless; using it afterwards raises."""
+        ...
+
+
+@runtime_checkable
+class Loads(Protocol):
+    """What a blocking store has besides, if records of another store can be moved into it: ``notwice import``.
+
+    An engine does this with the statement of its inserts, and gives it each view's ``written_ms`` in the place of its
+    own time. That is all there is to it: own expiries, scans and deadlines follow from the time of the write.
+    """
+
+    def load(self, views: Sequence[RecordView]) -> Sequence[bool]:
+        """Take in records as another store kept them, and say for each whether it was stored.
+
+        - A record is stored if nothing is there under its name, else nothing changes; what can't be decoded is there.
+        - It is stored whole, its etag and ``created_ms`` too, and counts as written at the view's ``written_ms``.
+        - Its age goes on from that time, by the store's wall clock if there is no better one: who held a lease in the
+          other store keeps it that long. The view's own ``now_ms`` and ``age_ms`` say nothing here.
+        - Nothing has to leave to make room, whatever a store's limit is.
+        - It is as durable as any other write before this returns.
+
+        No name is given twice. Raises on failure: then each record may or may not be there, and loading the same ones
+        again is harmless.
+        """
         ...
 
 

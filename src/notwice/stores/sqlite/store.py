@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from notwice.errors import StoreUnavailable
-from notwice.model import Get, Insert, Op, Page, Query, Reply, Swap
+from notwice.model import Get, Insert, Op, Page, Query, RecordView, Reply, Swap
 from notwice.stores.clocks import Moment, SystemStoreClock, TrustedClock
 from notwice.stores.forks import stand_still_at_forks
 from notwice.stores.port import StoreClock
@@ -117,6 +117,13 @@ class SqliteStore:
                 return 0
             with self._transaction(connection):
                 return self._sweep(connection, self._clock.read(), limit)
+
+    def load(self, views: Sequence[RecordView]) -> Sequence[bool]:
+        """Take in records of another store with their times, in one commit."""
+        writes = [(Write.of(Insert(view.record)), view.written_ms) for view in views]
+        with self._turn() as connection, self._transaction(connection):
+            moment = self._clock.read()
+            return [write.carry_out(connection, moment.at(written_ms)) is True for write, written_ms in writes]
 
     def close(self) -> None:
         """Close the file; the last process to do so leaves no log behind. Raises `StoreUnavailable` if a call hangs."""

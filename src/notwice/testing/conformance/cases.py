@@ -14,6 +14,7 @@ from notwice.testing.conformance.engine import AsyncEngine, Engine, OnLoop
 from notwice.testing.conformance.guard_cases import DuplicateCases, OwnerCases, RecoveryCases
 from notwice.testing.conformance.guard_faults import FreeingCases, StoreTroubleCases
 from notwice.testing.conformance.histories import HistoryCases
+from notwice.testing.conformance.loads import LoadCases
 from notwice.testing.conformance.processes import LEASE, Processes, blocking_face, loop_face, processes_of
 from notwice.testing.conformance.promises import ClockCases, PromiseCases
 from notwice.testing.conformance.records import followed, insert, new_record, stored
@@ -21,7 +22,7 @@ from notwice.testing.conformance.scans import ScanCases
 from notwice.testing.faulty import Pause
 
 
-class StoreCases(PromiseCases, ClockCases, ScanCases, HistoryCases):
+class StoreCases(PromiseCases, ClockCases, ScanCases, LoadCases, HistoryCases):
     """Every case for a blocking store. A subclass has a fixture `engine` that gives an `Engine`."""
 
     @pytest.fixture

@@ -12,14 +12,15 @@ from typing import Literal, TypeVar
 
 import pytest
 
-from notwice.model import Op, Page, Query, Reply
-from notwice.stores.port import AsyncStore, Store
+from notwice.model import Op, Page, Query, RecordView, Reply
+from notwice.stores.port import AsyncStore, Loads, Store
 from notwice.testing.clock import VirtualClock
 
 T = TypeVar("T")
 
-Inability = Literal["reopen", "damage"]
-"""What an engine may be unable to do: keep its records for a store opened anew; have a record damaged by a test."""
+Inability = Literal["reopen", "damage", "load"]
+"""What an engine may be unable to do: keep its records for a store opened anew; have a record damaged by a test; take
+in records of another store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +86,14 @@ class Engine:
         if self.damage is None:
             pytest.fail("give the engine a function `damage`, or say in `cannot` why there is none")
         self.damage(store, namespace, operation)
+
+    def load_views(self, store: Store, views: Sequence[RecordView]) -> Sequence[bool]:
+        """Load records of another store, or skip the case if the engine says that it can't."""
+        self.needs("load")
+        blocking = store.inner.blocking if isinstance(store, OnLoop) else store
+        if not isinstance(blocking, Loads):
+            pytest.fail("give the store a method `load`, or say in `cannot` why there is none")
+        return blocking.load(views)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
