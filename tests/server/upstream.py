@@ -78,6 +78,12 @@ class Service(http.server.BaseHTTPRequestHandler):
         self.wfile.write(b"this is no HTTP\r\n\r\n")
         self.close_connection = True
 
+    def on_raw(self) -> None:
+        """Answer with the bytes that the query spells in hexadecimal, whatever they are."""
+        self.body()
+        self.wfile.write(bytes.fromhex(self.path.partition("?")[2]))
+        self.close_connection = True
+
     def on_status(self) -> None:
         """Answer with the status at the end of the path, and with what the query says about the outcome."""
         self.body()

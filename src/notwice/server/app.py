@@ -30,6 +30,7 @@ from notwice.http.asgi import IdempotencyMiddleware
 from notwice.observe import LogObserver
 from notwice.server.edge import Edge
 from notwice.server.health import PROBE, Health
+from notwice.server.inbound import Inbound
 from notwice.server.kinds import Address
 from notwice.server.options import SettingsError
 from notwice.server.principals import principal_of
@@ -124,7 +125,7 @@ async def _serve(
 def _uvicorn_config(app: App, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http="httptools",
+        http=Inbound,
         ws="none",
         lifespan="off",
         log_config=None,

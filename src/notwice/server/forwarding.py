@@ -4,6 +4,9 @@ Path and query go on as they came, byte for byte, and headers in their order, wi
 one hop only stays here: the headers that ``Connection`` names and the known ones, and ``Expect``, which the gateway
 answers itself. Trailers are dropped, as that section allows. An empty query (``/path?``) can't be told from none.
 
+A caller must not be able to have taken out what the service relies on, by naming it in ``Connection``: the length of
+the body, who the caller is, and what a proxy in front has said of it. These go on all the same.
+
 ``Host`` stays the caller's, so that signatures and links which an application builds from it hold; ``upstream_host``
 turns that off for services that live under their own name. ``X-Forwarded-For`` gets the caller's address appended;
 ``X-Forwarded-Proto`` and ``-Host`` are set where no proxy in front has set them.
@@ -34,7 +37,14 @@ ONE_HOP = frozenset(
     }
 )
 FORWARDED = frozenset({b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"})
+RELIED_ON = FORWARDED | {
+    *(b"content-length", b"content-type", b"content-encoding", b"host", b"forwarded", b"x-real-ip", b"via"),
+    *(b"authorization", b"cookie"),
+}
+BODILESS = (204, 304)
 VIA = b"1.1 notwice"
+
+_BLANKED = bytes(0x20 if code in (*range(0x09), *range(0x0A, 0x20), 0x7F) else code for code in range(256))
 
 
 def values(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> list[bytes]:
@@ -65,28 +75,35 @@ def request_headers(scope: Scope, settings: Settings) -> Headers:
     came: Headers = list(scope["headers"])
     if settings.forwarded == "replace":
         came = [(name, value) for name, value in came if name not in FORWARDED]
-    dropped = _one_hop(came) | {b"host", b"expect", b"x-forwarded-for"}
+    dropped = _one_hop(came) - _relied_on(settings) | {b"host", b"expect", b"x-forwarded-for"}
     chunked = bool(values(came, b"transfer-encoding"))
     if chunked:
         dropped |= {b"content-length"}
-    host = (values(came, b"host") or [b""])[0]
+    hosts = [host for host in values(came, b"host") if host]  # two of them are refused: who knows which one is meant
     own = settings.upstream.authority.encode()
-    headers = [(b"host", host if host and settings.upstream_host == "keep" else own)]
+    headers = [(b"host", host) for host in (hosts if hosts and settings.upstream_host == "keep" else [own])]
     headers += [(name, value) for name, value in came if name not in dropped]
-    headers += _forwarded(scope, came, host)
+    headers += _forwarded(scope, came, hosts[0] if hosts else b"")
     headers.append((b"via", VIA))
     if chunked:
         headers.append((b"transfer-encoding", b"chunked"))
     return headers
 
 
-def response_headers(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """Give the headers for the caller."""
+def response_headers(headers: Iterable[tuple[bytes, bytes]], status: int) -> Headers:
+    """Give the headers for the caller, with a blank for each control character (RFC 9110, section 5.5).
+
+    The length of a body that does not come is left out: a 304 may tell the length of what it stands for.
+    """
     came = list(headers)
     dropped = _one_hop(came)
-    if values(came, b"transfer-encoding"):
+    if values(came, b"transfer-encoding") or status in BODILESS:
         dropped |= {b"content-length"}
-    return [(name, value) for name, value in came if name not in dropped]
+    return [(name, value.translate(_BLANKED)) for name, value in came if name not in dropped]
+
+
+def _relied_on(settings: Settings) -> frozenset[bytes]:
+    return RELIED_ON | {settings.header.lower().encode(), settings.principal.name.lower().encode()}
 
 
 def _one_hop(headers: Headers) -> frozenset[bytes]:

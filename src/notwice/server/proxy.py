@@ -136,6 +136,6 @@ async def _download(exchange: Exchange, send: Send) -> None:
             continue
         if event.status_code > STATUS_MAX:
             raise UpstreamLost(f"the upstream answered with status {event.status_code}, which means nothing")
-        headers = response_headers(event.headers)
+        headers = response_headers(event.headers, event.status_code)
         await send({"type": "http.response.start", "status": event.status_code, "headers": headers})
     await send({"type": "http.response.body", "body": b"", "more_body": False})

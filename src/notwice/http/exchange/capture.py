@@ -56,7 +56,7 @@ class Capture:
         self.status = status
         self.kept = kept(lines, self._policy.kept_headers)
         self._bodiless = self._bodiless or status in BODILESS
-        self._said = "".join(values(lines, outcome)[-1:]).strip().lower()
+        self._said = ", ".join({word.strip().lower() for word in values(lines, outcome)})
         self._declared = _length(values(lines, "content-length"))
         self.breakable = any(
             value.lstrip().lower().startswith("text/event-stream") for value in values(lines, "content-type")
@@ -94,7 +94,8 @@ class Capture:
     def ending(self) -> Ending:
         """What the whole answer says of the operation: by its outcome header, else by its status.
 
-        A word in the outcome header that is none of the three counts as ``unknown``: it was meant to say something.
+        A word in the outcome header that is none of the three counts as ``unknown``: it was meant to say something. So
+        do two lines of it that differ.
         """
         if not self._said:
             return self._policy.ending(self.status)
