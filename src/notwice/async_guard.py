@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from dataclasses import replace
 from functools import partial
 from inspect import isawaitable, iscoroutinefunction
 from typing import Any, Final, ParamSpec, Self, TypeVar, cast
@@ -14,7 +15,7 @@ from notwice.core import Ask
 from notwice.decorate import Target
 from notwice.errors import EncodingError, NotwiceError, OwnershipLost, StoreUnavailable
 from notwice.flows import OperatorChange, Ownership, Sent
-from notwice.guard_base import ABSENT, DEFAULT_POLICY, Done, GuardBase, Key, RequestPrint, Scope, reconciled
+from notwice.guard_base import ABSENT, DEFAULT_POLICY, Done, Duplicate, GuardBase, Key, RequestPrint, Scope, reconciled
 from notwice.heart import unavailable
 from notwice.model import (
     Fingerprint,
@@ -294,13 +295,14 @@ class AsyncGuard(GuardBase):
         event, place = asyncio.Event(), (ask.namespace, ask.id)
         wake = partial(_set, asyncio.get_running_loop(), event)
         backoff = Backoff(self._runtime.clock, policy.wait_seconds)
+        guarded = replace(policy, store_failure="refuse")  # another is at work: nothing proceeds without the store
         found: AsyncOperation | Replay | InProgress | Unresolved | Mismatch = outcome
         self._runtime.waiters.add(place, wake)
         try:
             while isinstance(found, InProgress) and (pause := backoff.next()) is not None:
                 await self._runtime.clock.wait_async(event, pause)
                 event.clear()
-                found = await self._claim(ask, policy)
+                found = await self._claim(ask, guarded)
         finally:
             self._runtime.waiters.remove(place, wake)
         return found
@@ -324,7 +326,7 @@ class AsyncGuard(GuardBase):
         try:
             match reconciled(answer, may_run=core.may_run(operation.view.record, policy.terms)):
                 case Applied(result):
-                    await operation.complete(result)
+                    await self._complete(operation, result)
                     return Replay(operation.view, decode_result)
                 case str(unknown):
                     await operation._put_back(unknown)
@@ -333,22 +335,34 @@ class AsyncGuard(GuardBase):
                     await operation._start()
                     return operation
         except OwnershipLost as error:
-            return self._duplicate_of(error.view, operation.operation, policy)
+            return await self._loser(operation, error, policy)
+        except BaseException:
+            with contextlib.suppress(NotwiceError):  # it is over, or its last move is repeated behind the caller
+                await operation._put_back("reconcile was interrupted")
+            raise
 
     async def _finish(self, operation: AsyncOperation, value: object, policy: Policy) -> Done:
         try:
-            await operation.complete(value)
+            await self._complete(operation, value)
         except StoreUnavailable:
             pass  # it is repeated behind the caller, who gets the value
-        except EncodingError as error:
-            self._runtime.tell("result_omitted", operation.view.record, detail=str(error))
-            with contextlib.suppress(StoreUnavailable):
-                await operation.omit()
         except OwnershipLost as error:
             self._tell_lost(operation, value)
-            view = error.view or await self.lookup(operation.scope, operation.key, namespace=operation.namespace)
-            return self._answer(self._duplicate_of(view, operation.operation, policy))
+            return self._answer(await self._loser(operation, error, policy))
         return Done(value, replayed=False, operation=operation.operation)
+
+    async def _complete(self, operation: AsyncOperation, value: object) -> None:
+        """Complete it with `value`, or without one that can't be stored: the effect is done."""
+        try:
+            await operation.complete(value)
+        except EncodingError as error:
+            self._runtime.tell("result_omitted", operation.view.record, detail=str(error))
+            await operation.omit()
+
+    async def _loser(self, operation: AsyncOperation, error: OwnershipLost, policy: Policy) -> Duplicate:
+        """What a duplicate would get now: that is what the owner who lost its operation gets."""
+        view = error.view or await self.lookup(operation.scope, operation.key, namespace=operation.namespace)
+        return self._duplicate_of(view, operation.operation, policy)
 
     async def _operate(
         self, event: str, view: RecordView, change: OperatorChange, *, who: str, force: bool

@@ -373,9 +373,13 @@ def disowned(record: Record, etag: bytes, *, claim: Claim) -> Record:
     return abandoned(record, etag, claim=claim, touched=False)._replace(pause_ms=0)
 
 
-def adopted(record: Record, etag: bytes, *, claim: Claim) -> Record:
-    """The record of such a begin as a later one takes it: owned, if it was new; else freed first, and judged again."""
-    return beaten(record, etag) if claim.created else disowned(record, etag, claim=claim)
+def adopted(ask: Ask, record: Record, etag: bytes, *, claim: Claim) -> Record:
+    """The record of such a begin as a later one takes it: as new, if it was that; else freed first, and judged again.
+
+    Nothing ran under the earlier claim, so its terms and its fingerprint bind nobody: a shorter lease than the one that
+    the new owner renews would lapse while it is at work.
+    """
+    return fresh(ask, etag) if claim.created else disowned(record, etag, claim=claim)
 
 
 # -- an operator's moves ----------------------------------------------------------------------------------------------

@@ -88,10 +88,10 @@ class Ownership:
 
     def end(self, record: Record) -> None:
         """Take `record` for the last one that this owner writes."""
+        self.ended = True  # first: what interrupts this must not have the move made again
         self.record = record
         self.unconfirmed.clear()
         self.pending = None
-        self.ended = True
 
 
 def begin(
@@ -133,7 +133,7 @@ def begin(
                 claim = Claim(created=False, prior=view.record, asks=asks)
             case core.Adopt(record):
                 claim = sent[record.etag]  # safe as an etag of this begin's own only because a swap from it follows
-                op = Swap(core.adopted(record, new_etag(), claim=claim), record.etag)
+                op = Swap(core.adopted(ask, record, new_etag(), claim=claim), record.etag)
             case core.Refuse(reason):
                 message = f"the record of operation {ask.id} can not be judged: {reason}. Nothing ran."
                 raise UnsupportedRecord(message)
@@ -209,7 +209,7 @@ def move(
             landed = target
         if landed is None:
             own.lost = own.ended = True
-            raise OwnershipLost(own.record.id, view_of(reply))
+            raise OwnershipLost(own.record.id, None if isinstance(reply.record, Unreadable) else view_of(reply))
         if landed is target or landed.state is not State.IN_PROGRESS:
             own.end(landed) if ends or landed.state is not State.IN_PROGRESS else own.confirm(landed)
             return landed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Final, ParamSpec, Self, TypeVar, cast
 
@@ -13,7 +14,7 @@ from notwice.core import Ask
 from notwice.decorate import Target
 from notwice.errors import EncodingError, NotwiceError, OwnershipLost, StoreUnavailable
 from notwice.flows import OperatorChange, Ownership, Sent
-from notwice.guard_base import ABSENT, DEFAULT_POLICY, Done, GuardBase, Key, RequestPrint, Scope, reconciled
+from notwice.guard_base import ABSENT, DEFAULT_POLICY, Done, Duplicate, GuardBase, Key, RequestPrint, Scope, reconciled
 from notwice.heart import unavailable
 from notwice.model import (
     Fingerprint,
@@ -288,13 +289,14 @@ class Guard(GuardBase):
         event, place = threading.Event(), (ask.namespace, ask.id)
         wake = event.set
         backoff = Backoff(self._runtime.clock, policy.wait_seconds)
+        guarded = replace(policy, store_failure="refuse")  # another is at work: nothing proceeds without the store
         found: Operation | Replay | InProgress | Unresolved | Mismatch = outcome
         self._runtime.waiters.add(place, wake)
         try:
             while isinstance(found, InProgress) and (pause := backoff.next()) is not None:
                 self._runtime.clock.wait(event, pause)
                 event.clear()
-                found = self._claim(ask, policy)
+                found = self._claim(ask, guarded)
         finally:
             self._runtime.waiters.remove(place, wake)
         return found
@@ -316,7 +318,7 @@ class Guard(GuardBase):
         try:
             match reconciled(answer, may_run=core.may_run(operation.view.record, policy.terms)):
                 case Applied(result):
-                    operation.complete(result)
+                    self._complete(operation, result)
                     return Replay(operation.view, decode_result)
                 case str(unknown):
                     operation._put_back(unknown)
@@ -325,22 +327,34 @@ class Guard(GuardBase):
                     operation._start()
                     return operation
         except OwnershipLost as error:
-            return self._duplicate_of(error.view, operation.operation, policy)
+            return self._loser(operation, error, policy)
+        except BaseException:
+            with contextlib.suppress(NotwiceError):  # it is over, or its last move is repeated behind the caller
+                operation._put_back("reconcile was interrupted")
+            raise
 
     def _finish(self, operation: Operation, value: object, policy: Policy) -> Done:
         try:
-            operation.complete(value)
+            self._complete(operation, value)
         except StoreUnavailable:
             pass  # it is repeated behind the caller, who gets the value
-        except EncodingError as error:
-            self._runtime.tell("result_omitted", operation.view.record, detail=str(error))
-            with contextlib.suppress(StoreUnavailable):
-                operation.omit()
         except OwnershipLost as error:
             self._tell_lost(operation, value)
-            view = error.view or self.lookup(operation.scope, operation.key, namespace=operation.namespace)
-            return self._answer(self._duplicate_of(view, operation.operation, policy))
+            return self._answer(self._loser(operation, error, policy))
         return Done(value, replayed=False, operation=operation.operation)
+
+    def _complete(self, operation: Operation, value: object) -> None:
+        """Complete it with `value`, or without one that can't be stored: the effect is done."""
+        try:
+            operation.complete(value)
+        except EncodingError as error:
+            self._runtime.tell("result_omitted", operation.view.record, detail=str(error))
+            operation.omit()
+
+    def _loser(self, operation: Operation, error: OwnershipLost, policy: Policy) -> Duplicate:
+        """What a duplicate would get now: that is what the owner who lost its operation gets."""
+        view = error.view or self.lookup(operation.scope, operation.key, namespace=operation.namespace)
+        return self._duplicate_of(view, operation.operation, policy)
 
     def _operate(self, event: str, view: RecordView, change: OperatorChange, *, who: str, force: bool) -> RecordView:
         flow = flows.operate(view, change, force=force, new_etag=new_etag)

@@ -32,7 +32,7 @@ from notwice.model import (
 )
 from notwice.operation import OperationBase
 from notwice.policy import NOT_APPLIED, UNKNOWN, Applied, Policy
-from notwice.results import result_of
+from notwice.results import result_of, text_of
 from notwice.runtime import Runtime
 
 Scope = str | tuple[object, ...]
@@ -227,7 +227,7 @@ def reconciled(answer: object, *, may_run: bool) -> Applied | str | None:
     if isinstance(answer, Applied):
         return answer
     if isinstance(answer, BaseException):
-        return f"reconcile raised {type(answer).__name__}: {answer}"
+        return f"reconcile raised {type(answer).__name__}: {text_of(answer)}"
     if answer is NOT_APPLIED:
         return None if may_run else "reconcile says not applied, but an earlier owner may still act"
     if answer is UNKNOWN:

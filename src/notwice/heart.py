@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Container, Generator, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
+from weakref import ReferenceType
 
 from notwice import core, flows
 from notwice.core import Claim
@@ -43,13 +45,23 @@ class Listener(Protocol):
 class Hold:
     """An operation as the heart sees it: who owns it, the gate before its moves, and when its lease is to be renewed.
 
-    `listener` hears of it once another owner has it, and once a last move was confirmed behind its caller.
+    `listener` hears of it once another owner has it, and once a last move was confirmed behind its caller. An
+    operation that nobody holds any more lapses, and shows as unresolved.
     """
 
-    __slots__ = ("beat_seconds", "forgiving", "gate", "listener", "own", "run_until", "tick")
+    __slots__ = ("beat_seconds", "forgiving", "gate", "listener", "operation", "own", "run_until", "tick")
 
-    def __init__(self, own: Ownership, listener: Listener, *, beat_seconds: float, run_until: float) -> None:
+    def __init__(
+        self,
+        own: Ownership,
+        listener: Listener,
+        *,
+        operation: ReferenceType[Any],
+        beat_seconds: float,
+        run_until: float,
+    ) -> None:
         self.own = own
+        self.operation = operation
         self.listener = listener
         self.gate = Gate()
         self.beat_seconds = beat_seconds
@@ -61,7 +73,10 @@ class Hold:
 def drive_together(
     flows_: Iterable[Generator[Op, Reply, _R]], apply: Callable[[list[Op]], Iterable[Reply]]
 ) -> list[_R | NotwiceError]:
-    """Drive many flows at once, with one store call for what all of them ask next. Gives what each ended in."""
+    """Drive many flows at once, with one store call for what all of them ask next. Gives what each ended in.
+
+    Whatever the store does, and whichever flow fails: the others have leases, too.
+    """
     running = list(flows_)
     ended: dict[int, _R | NotwiceError] = {}
     asks: dict[int, Op] = {}
@@ -71,11 +86,12 @@ def drive_together(
         batch = _distinct(asks)
         for index in batch:
             del asks[index]
+        replies: Mapping[int, Reply | StoreUnavailable]
         try:
-            replies: Iterable[Reply | StoreUnavailable] = apply(list(batch.values()))
-        except Exception as error:  # noqa: BLE001 - whatever a store raises, its answer is missing
-            replies = [unavailable(error)] * len(batch)
-        for index, reply in zip(batch, replies, strict=True):
+            replies = dict(zip(batch, apply(list(batch.values())), strict=True))
+        except Exception as error:  # noqa: BLE001 - whatever a store raises or leaves out, its answer is missing
+            replies = dict.fromkeys(batch, unavailable(error))
+        for index, reply in replies.items():
             flow = running[index]
             advance = partial(flow.throw, reply) if isinstance(reply, StoreUnavailable) else partial(flow.send, reply)
             _step(advance, index, asks=asks, ended=ended)
@@ -87,8 +103,8 @@ def _step(advance: Callable[[], Op], index: int, *, asks: dict[int, Op], ended: 
         asks[index] = advance()
     except StopIteration as stop:
         ended[index] = stop.value
-    except NotwiceError as error:
-        ended[index] = error
+    except Exception as error:  # noqa: BLE001 - one flow must not end the others
+        ended[index] = error if isinstance(error, NotwiceError) else unavailable(error)
 
 
 def _distinct(asks: Mapping[int, Op]) -> dict[int, Op]:
@@ -160,18 +176,20 @@ class Heart:
         with self._lock:
             now = int(self._clock.monotonic() * TICKS_PER_SECOND + 0.5)
             due = [hold for tick in sorted(self._buckets) if tick <= now for hold in self._buckets.pop(tick)]
-        for first in range(0, len(due), BATCH_MAX):
-            self._beat(due[first : first + BATCH_MAX])
-        with self._lock:
-            soonest = min(self._buckets, default=None)
-        if soonest is not None:
-            self._alarm.by(soonest / TICKS_PER_SECOND)
+        try:
+            for first in range(0, len(due), BATCH_MAX):
+                self._beat(due[first : first + BATCH_MAX])
+        finally:
+            with self._lock:
+                soonest = min(self._buckets, default=None)
+            if soonest is not None:
+                self._alarm.by(soonest / TICKS_PER_SECOND)
 
     def _beat(self, due: list[Hold]) -> None:
         now = self._clock.monotonic()
         inside: list[Hold] = []
         for hold in due:
-            if hold.own.ended or hold.own.pending is not None:
+            if hold.operation() is None or hold.own.ended or hold.own.pending is not None:
                 continue
             if hold.run_until <= now:
                 self._tell("heartbeat_stopped", hold)
@@ -205,7 +223,8 @@ class Heart:
     def _tell(self, name: str, hold: Hold, detail: str = "") -> None:
         record = hold.own.record
         if self._observer is not None:
-            tell(self._observer, Event(name, record.id, record.namespace, record.attempt, detail))
+            with contextlib.suppress(SystemExit):  # an observer that ends its thread would end every lease
+                tell(self._observer, Event(name, record.id, record.namespace, record.attempt, detail))
 
 
 class _Job:
@@ -293,12 +312,14 @@ class Unanswered:
         with self._lock:
             begins = [place for place, job in self._begins.items() if job.due <= now]
             ends = [hold for hold, job in self._ends.items() if job.due <= now]
-        self._settle_begins(begins)
-        self._settle_ends(ends)
-        with self._lock:
-            soonest = min((job.due for jobs in (self._begins, self._ends) for job in jobs.values()), default=None)
-        if soonest is not None:
-            self._alarm.by(soonest)
+        try:
+            self._settle_begins(begins)
+            self._settle_ends(ends)
+        finally:
+            with self._lock:
+                soonest = min((job.due for jobs in (self._begins, self._ends) for job in jobs.values()), default=None)
+            if soonest is not None:
+                self._alarm.by(soonest)
 
     def _settle_begins(self, places: list[Place]) -> None:
         results = drive_together(

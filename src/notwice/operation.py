@@ -7,17 +7,18 @@ import contextvars
 from collections.abc import Generator
 from functools import partial
 from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple, NoReturn, Self, SupportsIndex, cast
 from uuid import UUID
+from weakref import ref
 
 from notwice import core, flows, identity
 from notwice.codec import decode_value, encode_value
 from notwice.errors import NotApplied, NotCompleted, NotwiceError, OperationEnded, OwnershipLost, StoreUnavailable
 from notwice.flows import Change, Ownership
-from notwice.heart import NEVER, Hold
+from notwice.heart import Hold
 from notwice.model import Op, Record, RecordView, Reply, Result, State
 from notwice.policy import Policy
-from notwice.results import OMITTED, result_of
+from notwice.results import OMITTED, result_of, text_of
 from notwice.runtime import Runtime, drive, drive_async, new_etag
 
 _CURRENT: contextvars.ContextVar[Operation | AsyncOperation] = contextvars.ContextVar("notwice_operation")
@@ -53,9 +54,11 @@ class OperationBase:
     """What both faces of an operation share: everything but the waiting."""
 
     __slots__ = (
+        "__weakref__",
         "_hold",
         "_own",
         "_policy",
+        "_process",
         "_runtime",
         "_token",
         "_told_lost",
@@ -64,6 +67,7 @@ class OperationBase:
 
     def __init__(self, runtime: Runtime, own: Ownership, policy: Policy, *, guarded: bool = True) -> None:
         self._runtime = runtime
+        self._process = runtime.process
         self._policy = policy
         self._token: contextvars.Token[Operation | AsyncOperation] | None = None
         self._told_lost = False
@@ -71,7 +75,9 @@ class OperationBase:
         self.guarded = guarded
         """Whether a record stands behind this operation; not so under ``store_failure="proceed"`` without a store."""
         now, beat_seconds = runtime.clock.monotonic(), policy.beat_seconds
-        self._hold = Hold(own, runtime, beat_seconds=beat_seconds, run_until=now + policy.run_max_seconds)
+        self._hold = Hold(
+            own, runtime, operation=ref(self), beat_seconds=beat_seconds, run_until=now + policy.run_max_seconds
+        )
         if guarded:
             runtime.heart.add(self._hold, now + beat_seconds)
 
@@ -152,11 +158,10 @@ class OperationBase:
             namespace=record.namespace, scope=record.scope, key=record.key, generation=record.generation, name=name
         )
 
-    def __del__(self) -> None:
-        """Renew no lease for an operation that nobody holds any more: it lapses, and shows as unresolved."""
-        hold: Hold | None = getattr(self, "_hold", None)  # a half-made operation has none
-        if hold is not None and hold.tick != NEVER:
-            self._runtime.heart.remove(hold)
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        """Refuse to be copied or pickled: two of one operation would be two owners."""
+        message = "an operation can't be copied or pickled, for it has one owner; hand on its scope and key instead"
+        raise TypeError(message)
 
     # -- the moves as values
 
@@ -169,8 +174,9 @@ class OperationBase:
         return Move("failed", partial(core.finished, state=State.FAILED, result=result), ends=True, result=result)
 
     def _suspending(self, error: object, answer: Result | None) -> Move:
-        kind = type(error).__name__ if isinstance(error, BaseException) else ""
-        change = partial(core.suspended, error=f"{kind}: {error}" if kind else str(error), answer=answer)
+        kind, text = type(error).__name__ if isinstance(error, BaseException) else "", text_of(error)
+        answer = None if answer is None else result_of(answer)
+        change = partial(core.suspended, error=f"{kind}: {text}" if kind else text, answer=answer)
         return Move("suspended", change, ends=True, forgiving=True, result=answer, detail=kind)
 
     def _abandoning(self) -> Move:
@@ -182,8 +188,8 @@ class OperationBase:
         return Move("reconcile_unknown", partial(core.put_back, error=error), ends=True, forgiving=True)
 
     def _checkpointing(self, point: str, data: object) -> Move:
-        if not point:
-            message = "a recovery point needs a name"
+        if not point or not isinstance(cast("object", point), str):
+            message = f"a recovery point is named by a text that is not empty, not by {point!r}"
             raise ValueError(message)
         self._own.touched = True
         return Move("", partial(core.checkpointed, point=point, data=encode_value(data)))
@@ -201,7 +207,18 @@ class OperationBase:
 
     def _is_over(self, error: BaseException | None) -> bool:
         """Whether nothing is left to do for a handler that leaves; who never heard of its loss is to hear of it now."""
+        if self._process is not self._runtime.process:
+            return True
         return self.ended and (error is not None or not self.lost or self._told_lost)
+
+    def _check_process(self) -> None:
+        """Raise in a forked child, before its copy of a gate is waited for: the owner is the parent."""
+        if self._process is not self._runtime.process:
+            message = (
+                f"operation {self.operation} belongs to the process that began it, and this is a fork of that one. "
+                "Nothing changed: end it there, or begin the operation here under a scope or key of its own"
+            )
+            raise OperationEnded(message)
 
     # -- what happens around a move
 
@@ -260,7 +277,8 @@ class OperationBase:
             _CURRENT.reset(token)
 
     def _set_current(self) -> None:
-        self._token = _CURRENT.set(self)  # type: ignore[arg-type]  # one of the two faces
+        if self._token is None:  # else it was entered already, and the first to leave resets it
+            self._token = _CURRENT.set(self)  # type: ignore[arg-type]  # one of the two faces
 
     def _reset_current(self) -> None:
         if self._token is not None:
@@ -325,7 +343,8 @@ class Operation(OperationBase):
         self._move(self._putting_back(error))
 
     def _move(self, move: Move) -> None:
-        with self._hold.gate:
+        self._check_process()
+        with self._hold.gate.turn:
             if not self._ready(move):
                 return
             try:
@@ -410,7 +429,8 @@ class AsyncOperation(OperationBase):
         await self._move(self._putting_back(error))
 
     async def _move(self, move: Move) -> None:
-        async with self._hold.gate:
+        self._check_process()
+        async with self._hold.gate.turn_async:
             if not self._ready(move):
                 return
             try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from notwice.codec import decode_value, encode_value
 from notwice.errors import EncodingError
 from notwice.model import Failure, Result, ResultKind
@@ -13,14 +15,44 @@ OMITTED = Result(ResultKind.VALUE, None)
 def result_of(value: object) -> Result:
     """What is stored of `value`: itself if it is a `Result`, type and message of an exception, else its encoding.
 
-    Raises `EncodingError` for a value that can't be stored without loss.
+    Raises `EncodingError` for a value that can't be stored without loss, or that can't even be looked at.
     """
-    if isinstance(value, Result):
-        return value
-    if isinstance(value, BaseException):
-        failure = [f"{type(value).__module__}.{type(value).__qualname__}", str(value)]
-        return Result(ResultKind.ERROR, encode_value(failure))
-    return Result(ResultKind.VALUE, encode_value(value))
+    try:
+        if isinstance(value, Result):
+            return _checked(value)
+        if isinstance(value, BaseException):
+            failure = [f"{type(value).__module__}.{type(value).__qualname__}", text_of(value)]
+            return Result(ResultKind.ERROR, encode_value(failure))
+        return Result(ResultKind.VALUE, encode_value(value))
+    except EncodingError:
+        raise
+    except Exception as error:
+        message = f"a value of type {type(value).__qualname__} can't be read: {type(error).__name__}: {text_of(error)}"
+        raise EncodingError(message) from error
+
+
+def text_of(error: object) -> str:
+    """What `error` says of itself; where it fails at that, a note in its place, for its record must be written."""
+    try:
+        return str(error)
+    except Exception as failure:  # noqa: BLE001 - a handler's own exception may do anything
+        return f"(its text can't be had: {type(failure).__name__})"
+
+
+def _checked(result: Result) -> Result:
+    """A ready `Result`, if each of its fields has its type: another one could be stored and never be read again."""
+    kind, body, status, headers = cast("tuple[object, ...]", result)
+    sound = (
+        isinstance(kind, ResultKind)
+        and isinstance(body, bytes | None)
+        and isinstance(status, int)
+        and isinstance(headers, tuple)
+        and all(isinstance(text, str) for header in headers for text in header)
+    )
+    if not sound:
+        message = "a Result has a ResultKind, a body of bytes or None, a whole number as status, and headers of text"
+        raise EncodingError(message)
+    return result
 
 
 def decode_result(result: Result) -> object:

@@ -43,12 +43,15 @@ class Runtime:
         self.unanswered = Unanswered(store, self.clock, new_etag=new_etag)
         self.waiters = Waiters()
         self.scopes: dict[str, str] = {}
+        self.process = object()
+        """Stands for this process: another one in a forked child."""
         _RUNTIMES.add(self)
 
     def forget(self) -> None:
         """Start anew in a forked child: operations, waiters and unanswered writes are the parent's."""
         if isinstance(self.clock, SystemClock):
             self.clock.forget()
+        self.process = object()
         self.heart.forget()
         self.unanswered.forget()
         self.waiters = Waiters()

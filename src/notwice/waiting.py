@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, Self
 
 
 class Clock(Protocol):
@@ -42,7 +42,8 @@ class SystemClock:
 
     def forget(self) -> None:
         """Drop every call that is due and the thread, as after a fork."""
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()
         self._thread: threading.Thread | None = None
@@ -51,11 +52,12 @@ class SystemClock:
 
     def call_later(self, delay: float, function: Callable[[], None]) -> None:
         """Call `function` after `delay` seconds in this clock's thread; what it raises is logged."""
-        with self._changed:
+        with self._lock:  # not the condition, in whose Python code a signal handler's exception could leave it locked
             heapq.heappush(self._due, (time.monotonic() + delay, next(self._count), function))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="notwice-clock", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="notwice-clock", daemon=True)
+                thread.start()
+                self._thread = thread
             self._changed.notify()
 
     def wait(self, event: threading.Event, timeout: float) -> bool:
@@ -74,7 +76,7 @@ class SystemClock:
             function = self._next()
             try:
                 function()
-            except Exception:
+            except BaseException:  # whatever it is: without this thread no lease is renewed
                 logging.getLogger("notwice").exception("a timed call of the guard failed")
 
     def _next(self) -> Callable[[], None]:
@@ -101,8 +103,8 @@ class Alarm:
         with self._lock:
             if self.at is not None and self.at <= when:
                 return
-            self.at = when
-        self._clock.call_later(max(0.0, when - self._clock.monotonic()), functools.partial(self._ring, when))
+            self._clock.call_later(max(0.0, when - self._clock.monotonic()), functools.partial(self._ring, when))
+            self.at = when  # last: a call that could not be asked for must not be counted on
 
     def _ring(self, when: float) -> None:
         with self._lock:
@@ -113,21 +115,25 @@ class Alarm:
 
 
 class Gate:
-    """Lets one owner's move at a time through, be it of a thread, of a task, or of the heartbeat."""
+    """Lets one owner's move at a time through, be it of a thread, of a task, or of the heartbeat.
 
-    __slots__ = ("_lock", "_waiting")
+    Threads pass by ``with gate.turn:``, a lock of the interpreter's own: no exception out of a signal handler comes
+    between taking it and knowing that it is taken. Nobody waits as a task where others pass as threads.
+    """
+
+    __slots__ = ("_waiting", "turn")
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self.turn = threading.Lock()
         self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
 
     def acquire(self, *, blocking: bool = True) -> bool:
         """Pass, after waiting for whoever is inside if `blocking`."""
-        return self._lock.acquire(blocking=blocking)
+        return self.turn.acquire(blocking=blocking)
 
     def release(self) -> None:
         """Leave, and wake every task that waits: one of them passes, the others wait again."""
-        self._lock.release()
+        self.turn.release()
         if self._waiting:
             self._wake_all()
 
@@ -137,23 +143,20 @@ class Gate:
                 loop, future = self._waiting.pop()
                 loop.call_soon_threadsafe(_wake, future)
 
+    @property
+    def turn_async(self) -> Self:
+        """The same as `turn` for tasks: ``async with gate.turn_async:``."""
+        return self
+
     async def acquire_async(self) -> None:
         """Pass, without blocking the loop."""
-        while not self._lock.acquire(blocking=False):
+        while not self.turn.acquire(blocking=False):
             loop = asyncio.get_running_loop()
             future = loop.create_future()
             self._waiting.append((loop, future))
-            if self._lock.acquire(blocking=False):  # it was left before it could know of us
+            if self.turn.acquire(blocking=False):  # it was left before it could know of us
                 return
             await future
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-        if self._waiting:
-            self._wake_all()
 
     async def __aenter__(self) -> None:
         await self.acquire_async()

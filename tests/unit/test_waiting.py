@@ -67,13 +67,13 @@ async def test_the_gate_lets_tasks_and_threads_through_one_at_a_time() -> None:
 
     def thread() -> None:
         for _ in range(200):
-            with gate:
+            with gate.turn:
                 enter()
                 leave()
 
     async def task() -> None:
         for _ in range(200):
-            async with gate:
+            async with gate.turn_async:
                 enter()
                 await asyncio.sleep(0)
                 leave()
