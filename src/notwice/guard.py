@@ -279,7 +279,8 @@ class Guard(GuardBase):
             self._left_behind(ask, sent, None, policy=policy)
         if not isinstance(outcome, Ownership):
             return outcome
-        self._tell_claim(outcome)
+        if self._runtime.observer is not None:
+            self._tell_claim(outcome)
         operation = Operation(self._runtime, outcome, policy)
         return self._reconcile(operation, policy) if outcome.claim.asks else operation
 

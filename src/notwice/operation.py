@@ -167,7 +167,7 @@ class OperationBase:
 
     def _completing(self, value: object) -> Move:
         result = result_of(value)
-        return Move("completed", partial(core.finished, state=State.COMPLETED, result=result), ends=True, result=result)
+        return Move("completed", partial(core.finished, state=State.COMPLETED, result=result), True, False, result)
 
     def _failing(self, value: object) -> Move:
         result = result_of(value)

@@ -36,6 +36,8 @@ def is_plain(value: Any, scalars: frozenset[type], room: list[int], *, depth: in
     room[0] -= len(value) + 1
     if not depth or room[0] < 0:
         return False
+    if scalars.issuperset(map(type, items)):
+        return True
     for item in items:  # noqa: SIM110 - a generator costs a third of this hot path
         if type(item) not in scalars and not is_plain(item, scalars, room, depth=depth - 1):
             return False
