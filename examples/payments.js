@@ -5,6 +5,7 @@ const http = require("node:http");
 let charges = 0;
 
 const service = http.createServer((request, response) => {
+  if (request.method !== "POST") return response.writeHead(405).end();
   let body = "";
   request.on("data", (chunk) => { body += chunk; });
   request.on("end", () => {
