@@ -36,8 +36,7 @@ value, so that every decision can be tested by calling one function.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
-from functools import partial
+from collections.abc import Callable, Container, Mapping
 from typing import Any, Final, NamedTuple
 
 from notwice.model import (
@@ -58,8 +57,9 @@ from notwice.model import (
     Terms,
     Unreadable,
     Unresolved,
-    record_of,
-    view_of,
+    make_record,
+    make_view,
+    maker,
 )
 from notwice.results import decode_result
 
@@ -103,6 +103,9 @@ class Ask(NamedTuple):
     can_ask: bool
 
 
+make_ask = maker(Ask)
+
+
 class Claim(NamedTuple):
     """What a begin's write would do: create the record, or take over `prior`. `asks`: reconcile before running."""
 
@@ -115,6 +118,9 @@ class Own(NamedTuple):
     """The begin owns the operation."""
 
     record: Record
+
+
+_make_own = maker(Own)
 
 
 class Replace(NamedTuple):
@@ -156,7 +162,7 @@ class Situation(NamedTuple):
     view: RecordView
 
 
-_situation_of: Callable[[Iterable[Any]], Situation] = partial(tuple.__new__, Situation)
+_make_situation = maker(Situation)
 
 
 # -- begin: the rules, in order ---------------------------------------------------------------------------------------
@@ -166,7 +172,7 @@ def _own(now: Situation) -> Decision | None:
     """0: ``in_progress`` under an etag that this begin sent."""
     record = now.view.record
     mine = record.state is State.IN_PROGRESS and (now.won or record.etag in now.sent)
-    return Own(record) if mine else None
+    return _make_own((record,)) if mine else None
 
 
 def _over(now: Situation) -> Decision | None:
@@ -242,7 +248,7 @@ def settle(ask: Ask, reply: Reply, sent: Container[bytes], *, orphaned: Containe
         return Replace(None)
     if isinstance(record, Unreadable):  # rule 2
         return Refuse(record.reason)
-    now = _situation_of((ask, sent, orphaned, reply.won, view_of(reply[1:])))
+    now = _make_situation((ask, sent, orphaned, reply.won, make_view(reply[1:])))
     for rule in BEGIN:
         decision = rule(now)
         if decision is not None:
@@ -275,7 +281,7 @@ def _whole_seconds(duration_ms: int) -> int:
 
 def fresh(ask: Ask, etag: bytes) -> Record:
     """A new record (rules 1 and 3). The store stamps the time of its creation."""
-    return record_of(
+    return make_record(
         (ask.namespace, ask.id, ask.scope, ask.key, State.IN_PROGRESS, etag, ask.fingerprint, ask.terms, *_DEFAULTS)
     )
 
@@ -333,7 +339,7 @@ def finished(record: Record, etag: bytes, *, state: State, result: Result) -> Re
     """The record with its final answer."""
     fields: list[Any] = [*record]
     fields[_STATE], fields[_ETAG], fields[_RESULT], fields[_ERROR], fields[_SILENT] = state, etag, result, "", None
-    return record_of(fields)
+    return make_record(fields)
 
 
 def suspended(record: Record, etag: bytes, *, error: str, answer: Result | None) -> Record:

@@ -33,6 +33,8 @@ from notwice.model import (
     Swap,
     Unreadable,
     Unresolved,
+    make_insert,
+    make_swap,
 )
 
 NewEtag = Callable[[], bytes]
@@ -103,7 +105,7 @@ def begin(
     of it on the process's list.
     Raises `StoreUnavailable`, `ContentionError`, `UnsupportedRecord`; then nothing may run.
     """
-    op: Insert | Swap = Insert(core.fresh(ask, new_etag()))
+    op: Insert | Swap = make_insert((core.fresh(ask, new_etag()),))
     claim = CREATED
     failures = reads = 0
     while reads < core.READS_MAX:
@@ -197,7 +199,7 @@ def move(
         if ends:
             own.pending, own.change = target, change
         try:
-            reply = yield Swap(target, own.record.etag)
+            reply = yield make_swap((target, own.record.etag))
         except StoreUnavailable:
             failures += 1
             sends_max -= 1

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, Self
 
 from notwice import core, identity
-from notwice.core import Ask
+from notwice.core import Ask, make_ask
 from notwice.errors import (
     OperationInProgress,
     OperationUnresolved,
@@ -121,15 +121,17 @@ class GuardBase:
             current = fingerprint
         else:
             current, by_recipe = fingerprint.current, fingerprint.by
-        return Ask(
-            self._namespace if namespace is None else identity.check_namespace(namespace),
-            identity.operation_id(scope_text, key_text),
-            scope_text,
-            key_text,
-            current,
-            by_recipe,
-            policy.terms,
-            policy.recovery.function is not None,
+        return make_ask(
+            (
+                self._namespace if namespace is None else identity.check_namespace(namespace),
+                identity.operation_id(scope_text, key_text),
+                scope_text,
+                key_text,
+                current,
+                by_recipe,
+                policy.terms,
+                policy.recovery.function is not None,
+            )
         )
 
     def _place(self, scope: Scope, key: Key, namespace: str | None) -> tuple[str, str]:

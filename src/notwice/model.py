@@ -10,12 +10,20 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from notwice.problems import Problem, problem
 
 AGE_UNKNOWN_MS = 2**53
 """The age of a record that was written under another boot of the host: its owner is gone, so any lease is over."""
+
+
+_V = TypeVar("_V", bound=tuple[Any, ...])
+
+
+def maker(kind: type[_V]) -> Callable[[Iterable[Any]], _V]:
+    """Give a function that makes a named tuple of all its fields, in their order, at half the price: for hot paths."""
+    return partial(tuple.__new__, kind)
 
 
 class State(StrEnum):
@@ -68,6 +76,9 @@ class Result(NamedTuple):
     body: bytes | None
     status: int = 0
     headers: tuple[tuple[str, str], ...] = ()
+
+
+make_result = maker(Result)
 
 
 class Terms(NamedTuple):
@@ -138,8 +149,7 @@ class Record(NamedTuple):
         return self.terms.retention_ms if self.state in TERMINAL else None
 
 
-record_of: Callable[[Iterable[Any]], Record] = partial(tuple.__new__, Record)
-"""Makes a record of its fields, all of them and in their order, at half the price."""
+make_record = maker(Record)
 
 
 class Unreadable(NamedTuple):
@@ -156,11 +166,17 @@ class Insert(NamedTuple):
     record: Record
 
 
+make_insert = maker(Insert)
+
+
 class Swap(NamedTuple):
     """Replace the record that has exactly this etag, else give what is there."""
 
     record: Record
     expected_etag: bytes
+
+
+make_swap = maker(Swap)
 
 
 class Get(NamedTuple):
@@ -235,8 +251,7 @@ class RecordView(NamedTuple):
         return self.record.result
 
 
-view_of: Callable[[Iterable[Any]], RecordView] = partial(tuple.__new__, RecordView)
-"""Makes a view of its fields: what a reply with a record has after ``won``."""
+make_view = maker(RecordView)  # of what a reply with a record has after ``won``
 
 
 class Query(NamedTuple):

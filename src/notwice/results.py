@@ -6,7 +6,7 @@ from typing import cast
 
 from notwice.codec import decode_value, encode_value
 from notwice.errors import EncodingError
-from notwice.model import Failure, Result, ResultKind
+from notwice.model import Failure, Result, ResultKind, make_result
 
 OMITTED = Result(ResultKind.VALUE, None)
 """A result that is known to exist and that could not be kept."""
@@ -23,7 +23,7 @@ def result_of(value: object) -> Result:
         if isinstance(value, BaseException):
             failure = [f"{type(value).__module__}.{type(value).__qualname__}", text_of(value)]
             return Result(ResultKind.ERROR, encode_value(failure))
-        return Result(ResultKind.VALUE, encode_value(value))
+        return make_result((ResultKind.VALUE, encode_value(value), 0, ()))
     except EncodingError:
         raise
     except Exception as error:

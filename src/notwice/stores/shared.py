@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from notwice.errors import StoreUnavailable
-from notwice.model import Get, Op, Record, Reply, Unreadable, record_of
+from notwice.model import Get, Op, Record, Reply, Unreadable, make_record
 
 Name = tuple[str, str]
 """What a record is stored under: (namespace, id)."""
@@ -46,7 +46,7 @@ def stamped(record: Record, stamp_ms: int) -> Record:
         return record
     fields: list[Any] = [*record]
     fields[_CREATED] = stamp_ms
-    return record_of(fields)
+    return make_record(fields)
 
 
 def deadline_ms(record: Record, written_ms: int) -> int | None:
@@ -72,3 +72,10 @@ def place_after(cursor: str) -> Place:
 def closed() -> StoreUnavailable:
     """The error of a store that is used after it was closed."""
     return StoreUnavailable("this store is closed; open another one")
+
+
+class KeyLocked(StoreUnavailable):
+    """Somebody's open transaction holds a record that a call is about. Nothing was done, for none of its operations.
+
+    What shares trips then carries out each call of the batch by itself, so that only those it is about have to wait.
+    """
