@@ -16,6 +16,7 @@ from notwice.errors import (
     RecordChanged,
     RecordedFailure,
     RequestMismatch,
+    ResultOmitted,
     StoreUnavailable,
     UnsupportedRecord,
 )
@@ -81,6 +82,7 @@ __all__ = [
     "RequestMismatch",
     "Result",
     "ResultKind",
+    "ResultOmitted",
     "State",
     "StoreUnavailable",
     "Unreadable",

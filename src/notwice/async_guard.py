@@ -7,12 +7,12 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import replace
 from functools import partial
-from inspect import isawaitable, iscoroutinefunction
+from inspect import iscoroutinefunction
 from typing import Any, Final, ParamSpec, Self, TypeVar, cast
 
 from notwice import core, flows
 from notwice.core import Ask
-from notwice.decorate import Target
+from notwice.decorate import Target, computed, isawaitable, refuse_lazy
 from notwice.errors import EncodingError, NotwiceError, OwnershipLost, StoreUnavailable
 from notwice.flows import OperatorChange, Ownership, Sent
 from notwice.guard_base import ABSENT, DEFAULT_POLICY, Done, Duplicate, GuardBase, Key, RequestPrint, Scope, reconciled
@@ -101,7 +101,7 @@ class AsyncGuard(GuardBase):
         `Mismatch`. Raises `StoreUnavailable`, `ContentionError` or `UnsupportedRecord` (nothing may run), `InvalidKey`
         or `EncodingError` (nothing was stored).
         """
-        policy = policy or self._policy
+        policy = self._policy_of(policy)
         ask = self._asking(scope, key, request=request, fingerprint=fingerprint, policy=policy, namespace=namespace)
         outcome = await self._claim(ask, policy)
         if isinstance(outcome, InProgress) and policy.wait_seconds:
@@ -127,12 +127,16 @@ class AsyncGuard(GuardBase):
         the caller still gets it. Raises `OperationInProgress`, `OperationUnresolved`, `RequestMismatch` and
         `RecordedFailure` to duplicates, and what `begin` raises.
         """
-        policy = policy or self._policy
+        policy = self._policy_of(policy)
+        refuse_lazy(function, asynchronous=self._asynchronous)
         outcome = await self.begin(scope, key, request=request, policy=policy, namespace=namespace)
         if not isinstance(outcome, AsyncOperation):
             return self._answer(outcome)
         async with outcome as operation:
-            value = await function()
+            found: Any = function()
+            if isawaitable(found):
+                found = await found
+            value = computed(found)
             return await self._finish(operation, value, policy)
 
     async def run(
@@ -257,6 +261,13 @@ class AsyncGuard(GuardBase):
         change = self._releasing(who=who, why=why, from_start=from_start, new_downstream_key=new_downstream_key)
         return await self._operate("released", view, change, who=who, force=force)
 
+    async def check(self) -> None:
+        """Make sure that the store answers, so that a wrong URL is found at the start and not by the first request.
+
+        Raises `StoreUnavailable`.
+        """
+        await self._asked(partial(self._store.scan, Query(namespace=self._namespace, limit=1)))
+
     async def purge(self, limit: int = 1000) -> int:
         """Drop up to `limit` expired records, and say how many went. Raises `StoreUnavailable`."""
         return await self._asked(partial(self._store.purge, limit))
@@ -331,7 +342,7 @@ class AsyncGuard(GuardBase):
                     return Replay(operation.view, decode_result)
                 case str(unknown):
                     await operation._put_back(unknown)
-                    return Unresolved(operation.view)
+                    return Unresolved(operation.view, core.RECONCILE_PAUSE_MS // 1000)
                 case None:
                     await operation._start()
                     return operation
@@ -368,6 +379,7 @@ class AsyncGuard(GuardBase):
     async def _operate(
         self, event: str, view: RecordView, change: OperatorChange, *, who: str, force: bool
     ) -> RecordView:
+        self._check_view(view)
         flow = flows.operate(view, change, force=force, new_etag=new_etag)
         found = await drive_async(flow, self._runtime, self._policy.store_timeout_seconds)
         self._tell_operator(event, found, who)

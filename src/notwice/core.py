@@ -223,9 +223,12 @@ def _unresolved(now: Situation) -> Decision | None:
     paused_ms = view.record.pause_ms - view.age_ms
     if kind is RecoveryKind.RERUN and not rerun_exhausted(view, now.ask.terms):
         return InProgress(view, _whole_seconds(paused_ms)) if paused_ms > 0 else Reclaim(view)
-    if kind is RecoveryKind.RECONCILE and now.ask.can_ask and paused_ms <= 0:
+    asks = kind is RecoveryKind.RECONCILE and now.ask.can_ask
+    if asks and paused_ms <= 0:
         return Reclaim(view, asks=True)
-    return Replay(view, decode_result) if view.answered else Unresolved(view)
+    if view.answered:
+        return Replay(view, decode_result)
+    return Unresolved(view, _whole_seconds(paused_ms) if asks else None)
 
 
 BEGIN: Final[tuple[Callable[[Situation], Decision | None], ...]] = (

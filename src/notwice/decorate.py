@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, NamedTuple, TypeVar, cast, get_type_hints
 
 from notwice.codec import check_encodable
 from notwice.identity import fill_key, fill_scope, template_fields
 
+_T = TypeVar("_T")
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _RECEIVERS = ("self", "cls")
@@ -84,6 +86,35 @@ class Target:
         return guarded if self._wrap is None else self._wrap(guarded)
 
 
+def refuse_lazy(function: Callable[..., Any], *, asynchronous: bool) -> None:
+    """Raise `TypeError` for a function whose call does not run it: its effect would come after its operation's end."""
+    inner: Any = function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
+        message = "a generator can't be guarded, for its effect has no end to record: guard a function that consumes it"
+        raise TypeError(message)
+    if inspect.iscoroutinefunction(inner) and not asynchronous:
+        message = "this is a coroutine function, which a plain guard can't run: use AsyncGuard"
+        raise TypeError(message)
+
+
+def isawaitable(value: object) -> bool:
+    """Whether `value` is to be awaited, by its type alone: what a value says of itself may be anything."""
+    return hasattr(type(value), "__await__")
+
+
+def computed(value: _T) -> _T:
+    """Give what a handler returned. Raises `TypeError` if that is still to run: the operation is then suspended."""
+    kind = type(value)
+    if issubclass(kind, GeneratorType | CoroutineType | AsyncGeneratorType) or isawaitable(value):
+        if issubclass(kind, CoroutineType):
+            cast("Coroutine[Any, Any, Any]", value).close()
+        message = f"the handler returned a {kind.__name__} that has not run; return its result instead"
+        raise TypeError(message)
+    return value
+
+
 def _check_kind(function: Callable[..., Any], *, asynchronous: bool) -> None:
     inner: Any = function
     while isinstance(inner, functools.partial):
@@ -92,9 +123,7 @@ def _check_kind(function: Callable[..., Any], *, asynchronous: bool) -> None:
         message = "only functions and methods can be guarded: decorate the method that has the effect"
         raise TypeError(message)
     call = inner if inspect.isroutine(inner) else type(inner).__call__
-    if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
-        message = "a generator can't be guarded, for its effect has no end to record: guard a function that consumes it"
-        raise TypeError(message)
+    refuse_lazy(call, asynchronous=True)
     if inspect.iscoroutinefunction(call) != asynchronous:
         kind, guard = ("plain function", "Guard") if asynchronous else ("coroutine function", "AsyncGuard")
         message = f"this is a {kind}: decorate it with a guard of the class {guard}"

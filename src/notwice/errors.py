@@ -7,6 +7,7 @@
     ├── OperationUnresolved   its outcome is unknown and its policy holds it; nothing ran here
     ├── RequestMismatch       the key was used for another request; nothing ran
     ├── RecordedFailure       the first attempt failed for good, and this is its replay
+    ├── ResultOmitted         the operation is finished, and its result was too large or impossible to keep
     ├── OwnershipLost         another owner took the operation over; nothing of ours was written
     ├── NotCompleted          the operation was left without an answer; it is suspended
     ├── OperationEnded        a move after the last one; nothing changed
@@ -65,7 +66,7 @@ class OperationInProgress(NotwiceError):
     code = "in_progress"
 
     def __init__(self, outcome: InProgress) -> None:
-        super().__init__(KINDS[self.code].detail)
+        super().__init__(f"operation {outcome.view.operation} is running elsewhere. {KINDS[self.code].detail}")
         self.outcome = outcome
         self.operation = outcome.view.operation
         self.retry_after = outcome.retry_after
@@ -81,9 +82,14 @@ class OperationUnresolved(NotwiceError):
     code = "unresolved"
 
     def __init__(self, outcome: Unresolved) -> None:
-        super().__init__(KINDS[self.code].detail)
+        operation = outcome.view.operation
+        super().__init__(
+            f"the outcome of operation {operation} is not known: it may have taken effect. Find out what happened, "
+            f"then resolve or release it (`notwice show {operation}`); a new key could make it happen twice"
+        )
         self.outcome = outcome
-        self.operation = outcome.view.operation
+        self.operation = operation
+        self.retry_after = outcome.retry_after
 
     def problem(self) -> Problem:
         """The error as (status, headers, body) of RFC 9457."""
@@ -96,7 +102,7 @@ class RequestMismatch(NotwiceError):
     code = "key_reused"
 
     def __init__(self, outcome: Mismatch) -> None:
-        super().__init__(KINDS[self.code].detail)
+        super().__init__(f"the key of operation {outcome.view.operation} was used for another request. Nothing ran.")
         self.outcome = outcome
         self.operation = outcome.view.operation
 
@@ -116,6 +122,15 @@ class RecordedFailure(NotwiceError):
         self.message = message
         self.operation = operation
         self.value = value
+
+
+class ResultOmitted(NotwiceError):
+    """The operation is finished, once, and its result was too large or impossible to keep. Do not repeat it.
+
+    Look the result up where the effect happened.
+    """
+
+    code = "result_omitted"
 
 
 class OwnershipLost(NotwiceError):

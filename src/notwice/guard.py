@@ -7,11 +7,11 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Final, ParamSpec, Self, TypeVar, cast
+from typing import Any, Final, ParamSpec, Self, TypeVar, cast
 
 from notwice import core, flows
 from notwice.core import Ask
-from notwice.decorate import Target
+from notwice.decorate import Target, computed, refuse_lazy
 from notwice.errors import EncodingError, NotwiceError, OwnershipLost, StoreUnavailable
 from notwice.flows import OperatorChange, Ownership, Sent
 from notwice.guard_base import ABSENT, DEFAULT_POLICY, Done, Duplicate, GuardBase, Key, RequestPrint, Scope, reconciled
@@ -96,7 +96,7 @@ class Guard(GuardBase):
         `Mismatch`. Raises `StoreUnavailable`, `ContentionError` or `UnsupportedRecord` (nothing may run), `InvalidKey`
         or `EncodingError` (nothing was stored).
         """
-        policy = policy or self._policy
+        policy = self._policy_of(policy)
         ask = self._asking(scope, key, request=request, fingerprint=fingerprint, policy=policy, namespace=namespace)
         outcome = self._claim(ask, policy)
         if isinstance(outcome, InProgress) and policy.wait_seconds:
@@ -122,12 +122,14 @@ class Guard(GuardBase):
         the caller still gets it. Raises `OperationInProgress`, `OperationUnresolved`, `RequestMismatch` and
         `RecordedFailure` to duplicates, and what `begin` raises.
         """
-        policy = policy or self._policy
+        policy = self._policy_of(policy)
+        refuse_lazy(function, asynchronous=self._asynchronous)
         outcome = self.begin(scope, key, request=request, policy=policy, namespace=namespace)
         if not isinstance(outcome, Operation):
             return self._answer(outcome)
         with outcome as operation:
-            value = function()
+            found: Any = function()
+            value = computed(found)
             return self._finish(operation, value, policy)
 
     def run(
@@ -251,6 +253,13 @@ class Guard(GuardBase):
         change = self._releasing(who=who, why=why, from_start=from_start, new_downstream_key=new_downstream_key)
         return self._operate("released", view, change, who=who, force=force)
 
+    def check(self) -> None:
+        """Make sure that the store answers, so that a wrong URL is found at the start and not by the first request.
+
+        Raises `StoreUnavailable`.
+        """
+        self._asked(partial(self._store.scan, Query(namespace=self._namespace, limit=1)))
+
     def purge(self, limit: int = 1000) -> int:
         """Drop up to `limit` expired records, and say how many went. Raises `StoreUnavailable`."""
         return self._asked(partial(self._store.purge, limit))
@@ -323,7 +332,7 @@ class Guard(GuardBase):
                     return Replay(operation.view, decode_result)
                 case str(unknown):
                     operation._put_back(unknown)
-                    return Unresolved(operation.view)
+                    return Unresolved(operation.view, core.RECONCILE_PAUSE_MS // 1000)
                 case None:
                     operation._start()
                     return operation
@@ -358,6 +367,7 @@ class Guard(GuardBase):
         return self._duplicate_of(view, operation.operation, policy)
 
     def _operate(self, event: str, view: RecordView, change: OperatorChange, *, who: str, force: bool) -> RecordView:
+        self._check_view(view)
         flow = flows.operate(view, change, force=force, new_etag=new_etag)
         found = drive(flow, self._runtime, self._policy.store_timeout_seconds)
         self._tell_operator(event, found, who)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol, Self
+from typing import Any, Final, NamedTuple, Protocol, Self, cast
 
 from notwice import core, identity
 from notwice.core import Ask, make_ask
@@ -14,6 +14,7 @@ from notwice.errors import (
     OperationUnresolved,
     RecordedFailure,
     RequestMismatch,
+    ResultOmitted,
     StoreUnavailable,
 )
 from notwice.fingerprint import fingerprint_value
@@ -87,7 +88,7 @@ class GuardBase:
 
     def __init__(self, runtime: Runtime, policy: Policy, namespace: str) -> None:
         self._runtime = runtime
-        self._policy = policy
+        self._policy = _checked(policy)
         self._namespace = identity.check_namespace(namespace)
 
     @property
@@ -102,6 +103,9 @@ class GuardBase:
         return bound
 
     # -- before
+
+    def _policy_of(self, policy: Policy | None) -> Policy:
+        return self._policy if policy is None else _checked(policy)
 
     def _asking(
         self,
@@ -190,6 +194,13 @@ class GuardBase:
 
     # -- an operator's moves
 
+    def _check_view(self, view: RecordView) -> None:
+        if not isinstance(cast("object", view), RecordView):
+            message = (
+                f"this takes a record as lookup or operations give it, not {view!r}; what is absent can't be moved"
+            )
+            raise TypeError(message)
+
     def _resolving(self, result: object, failed: object, *, who: str, why: str) -> OperatorChange:
         if (result is ABSENT) == (failed is ABSENT):
             message = "resolve takes either the result that the operation had, or failed=... with its refusal"
@@ -207,6 +218,13 @@ class GuardBase:
         self._runtime.tell(name, view.record, detail=f"by {who}")
 
 
+def _checked(policy: Policy) -> Policy:
+    if not isinstance(cast("object", policy), Policy):
+        message = f"policy must be a Policy, such as Policy(recovery=rerun), not {policy!r}"
+        raise TypeError(message)
+    return policy
+
+
 def _check_operator(who: str, why: str) -> None:
     if not who or not why:
         message = "an operator's move needs who and why: they stay in the record for those who come after"
@@ -214,8 +232,12 @@ def _check_operator(who: str, why: str) -> None:
 
 
 def _replayed(outcome: Replay) -> Done:
-    value = outcome.result
     operation = outcome.view.operation
+    try:
+        value = outcome.result
+    except ResultOmitted as error:
+        error.operation = operation
+        raise
     if isinstance(value, Failure):
         raise RecordedFailure(value.kind, value.message, operation=operation)
     if outcome.failed:

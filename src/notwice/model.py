@@ -325,13 +325,18 @@ class InProgress:
 
 @dataclass(frozen=True, slots=True)
 class Unresolved:
-    """A duplicate of an operation whose outcome nobody knows and that its policy holds: nothing ran."""
+    """A duplicate of an operation whose outcome nobody knows and that its policy holds: nothing ran.
+
+    ``retry_after`` is in how many seconds a begin asks again what became of it; ``None``: a person has to find out.
+    """
 
     view: RecordView
+    retry_after: int | None = None
 
     def problem(self) -> Problem:
         """The refusal as (status, headers, body) of RFC 9457."""
-        return problem("unresolved", operation=self.view.operation, state=self.view.state)
+        view = self.view
+        return problem("unresolved", operation=view.operation, state=view.state, retry_after=self.retry_after)
 
 
 @dataclass(frozen=True, slots=True)

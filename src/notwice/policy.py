@@ -196,7 +196,11 @@ class Policy:
 
     @classmethod
     def money_guard(cls) -> Policy:
-        """The older money guard: stale after five minutes, re-run, and nothing ever expires or gives up."""
+        """The older money guard: stale after five minutes, re-run, and nothing ever expires or gives up.
+
+        It runs an operation again however late the retry comes: only for effects that the next system de-duplicates
+        for ever, or that are harmless twice. For new work choose ``reconcile(fn)``, or `hold`.
+        """
         return cls(recovery=rerun, retention=None, attempts_max=None, rerun_within=None)
 
     @classmethod

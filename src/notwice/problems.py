@@ -133,6 +133,13 @@ KINDS: dict[str, Kind] = {
         title="The stored record can not be read",
         detail="It was written by a newer release, or is damaged. Nothing ran. Upgrade this process, or look at it.",
     ),
+    "result_omitted": Kind(
+        status=409,
+        safe_new_key=False,
+        applied="final",
+        title="The operation is finished, but its answer was not kept",
+        detail="It took effect, once. Look its result up where the effect happened; do not send it again.",
+    ),
     "encoding_error": Kind(
         status=500,
         safe_new_key=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from notwice.codec import decode_value, encode_value
-from notwice.errors import EncodingError
+from notwice.errors import EncodingError, ResultOmitted
 from notwice.model import Failure, Result, ResultKind, make_result
 
 OMITTED = Result(ResultKind.VALUE, None)
@@ -58,13 +58,13 @@ def _checked(result: Result) -> Result:
 def decode_result(result: Result) -> object:
     """The value of a stored result; a `Failure` for an exception, the `Result` itself for a response.
 
-    Raises `EncodingError` if it was omitted, or if its type can't be found in this process.
+    Raises `ResultOmitted` if it was not kept, and `EncodingError` if its type can't be found in this process.
     """
     if result.kind is ResultKind.HTTP:
         return result
     if result.body is None:
         message = "the operation is finished, but its result could not be kept; look the effect up where it happened"
-        raise EncodingError(message)
+        raise ResultOmitted(message)
     value = decode_value(result.body)
     if result.kind is ResultKind.ERROR and isinstance(value, list):
         return Failure(*map(str, value))

@@ -168,3 +168,11 @@ async def test_a_waiter_is_woken_by_a_thread() -> None:
     await asyncio.to_thread(lambda: asyncio.run(operation.complete("x")))
     outcome: Any = await waiter
     assert outcome.result == "x"
+
+
+async def test_a_plain_function_is_run_like_any_other() -> None:
+    """C51: a handler that returns its value at once has run, and completes its operation."""
+    world = AsyncWorld()
+    plain: Any = lambda: 5  # noqa: E731 - what the annotations forbid
+    assert await world.guard.run(plain, scope=SCOPE, key=KEY) == 5
+    assert (await world.begin()).result == 5

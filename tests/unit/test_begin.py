@@ -289,9 +289,11 @@ def test_reconcile_that_does_not_know_waits_half_a_minute() -> None:
 
         world = World(recovery=reconcile(function))
         world.crashed()
-        for seconds in (0, 10, 19.999):
+        for seconds, left in ((0, 30), (10, 20), (19.999, 1)):
             world.clock.advance(seconds)
-            assert isinstance(world.begin(), Unresolved)
+            outcome = world.begin()
+            assert isinstance(outcome, Unresolved)
+            assert outcome.retry_after == left
         assert asked == [2]
         world.clock.advance(0.001)
         assert isinstance(world.begin(), Unresolved)

@@ -208,3 +208,12 @@ def test_a_leftover_of_a_refused_begin_is_not_forgotten() -> None:
     assert world.guard.purge() == 1
     world.store.deliver()
     assert world.own().attempt == 1
+
+
+def test_a_guard_can_be_checked_before_its_first_request() -> None:
+    """P8, C32: a store that does not answer is found at the start."""
+    world = World()
+    world.guard.check()
+    world.store.plan.down = True
+    with pytest.raises(StoreUnavailable):
+        world.guard.check()

@@ -22,6 +22,7 @@ from notwice import (
     Operation,
     Policy,
     Replay,
+    ResultOmitted,
     StoreUnavailable,
     UnsupportedRecord,
     current_operation,
@@ -330,7 +331,7 @@ def test_reconcile_finds_a_result_that_can_not_be_stored() -> None:
     world.crashed()
     outcome = world.begin()
     assert isinstance(outcome, Replay)
-    with pytest.raises(EncodingError):
+    with pytest.raises(ResultOmitted):
         _ = outcome.result
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from typing import cast
 
 import pytest
@@ -22,6 +24,7 @@ from notwice import (
     RequestMismatch,
     Result,
     ResultKind,
+    ResultOmitted,
     State,
     StoreUnavailable,
     Unresolved,
@@ -81,7 +84,7 @@ def test_duplicates_are_told_apart_by_errors() -> None:
         world.run(world.effect, request=2)
     assert (other.value.http_status, other.value.safe_new_key) == (422, True)
     operation.suspend()
-    with pytest.raises(OperationUnresolved) as unknown:
+    with pytest.raises(OperationUnresolved, match=operation.operation) as unknown:
         world.run(world.effect)
     assert (unknown.value.http_status, unknown.value.safe_new_key) == (409, False)
     assert world.effects == []
@@ -198,10 +201,38 @@ def test_run_finishes_even_if_the_value_can_not_be_kept() -> None:
     world = World(recovery=rerun)
     value = object()
     assert world.run(lambda: world.effect(value)) is value
-    with pytest.raises(EncodingError, match="could not be kept"):
+    with pytest.raises(ResultOmitted, match="could not be kept") as caught:
         world.run(world.effect)
+    assert (caught.value.safe_new_key, caught.value.operation) == (False, world.view().operation)
+    assert dict(caught.value.problem().headers)["idempotency-outcome"] == "final"
     assert world.effects == [value]
     assert world.view().state is State.COMPLETED
+
+
+def generates() -> Iterator[int]:
+    yield 1
+
+
+async def waits() -> int:
+    return 1
+
+
+@pytest.mark.parametrize("handler", [generates, waits, partial(waits)], ids=repr)
+def test_a_handler_that_its_call_does_not_run_is_refused(handler: object) -> None:
+    """C51: run refuses a generator or coroutine function before anything is claimed."""
+    world = World()
+    with pytest.raises(TypeError):
+        world.run(handler)
+    assert world.guard.lookup(SCOPE, KEY) is None
+
+
+@pytest.mark.parametrize("handler", [lambda: generates(), lambda: waits()], ids=["generator", "coroutine"])  # noqa: PLW0108 - the call is what matters
+def test_a_value_that_is_still_to_run_completes_nothing(handler: object) -> None:
+    """C51: an operation is not completed by a coroutine or generator that has not run; its outcome is unknown."""
+    world = World()
+    with pytest.raises(TypeError, match="has not run"):
+        world.run(handler)
+    assert world.view().unresolved
 
 
 # -- lost messages ----------------------------------------------------------------------------------------------------

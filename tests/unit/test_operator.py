@@ -211,3 +211,11 @@ def test_outcomes_are_values() -> None:
     world.own()
     with pytest.raises(dataclasses.FrozenInstanceError):
         world.begin().retry_after = 5
+
+
+def test_what_is_no_record_can_not_be_moved() -> None:
+    """An operation that was looked up and is absent is refused with a sentence."""
+    world = World()
+    for move in (world.guard.release, lambda view, **by: world.guard.resolve(view, 1, **by)):
+        with pytest.raises(TypeError, match="absent"):
+            move(world.guard.lookup(SCOPE, KEY), who="ann", why="x")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from notwice import InProgress, Operation, Policy, reconcile, rerun
+from notwice import Guard, InProgress, Operation, Policy, reconcile, rerun
 from notwice.model import RecoveryKind
 from tests.unit.worlds import World
 
@@ -105,3 +105,12 @@ def test_presets() -> None:
         300_000,
     )
     assert Policy.api_cache().terms.recovery is RecoveryKind.HOLD
+
+
+def test_a_guard_takes_no_mapping_for_a_policy() -> None:
+    """What is no Policy is refused by the guard and by each begin."""
+    world = World()
+    with pytest.raises(TypeError, match="Policy"):
+        world.begin(policy={"lease": 3})
+    with pytest.raises(TypeError, match="Policy"):
+        Guard(world.memory, policy={"lease": 3})  # type: ignore[arg-type]  # that is the point
