@@ -1,7 +1,7 @@
 # Every target sets up what it needs. PYTHON chooses the interpreter that makes the virtual environment.
 PYTHON ?= python3
 BIN := .venv/bin
-SETUP := pyproject.toml constraints.txt tools/setup.sh
+SETUP := pyproject.toml constraints.txt tools/setup.sh tools/packages.sh
 ARGS ?=
 
 .DEFAULT_GOAL := test

@@ -47,10 +47,7 @@ pip install --constraint constraints.txt --no-build-isolation --editable ".[$ext
 
 touch .venv/server.stamp
 if [ "$extra" = all ]; then
-    # Tests make system calls fail; where this can't be installed they say so and are skipped.
-    if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null && ! command -v strace >/dev/null; then
-        apt-get update -qq && apt-get install -y -qq --no-install-recommends strace e2fsprogs mount || true
-    fi
+    sh tools/packages.sh
     .venv/bin/pyright --version >/dev/null
     touch .venv/all.stamp
 fi
