@@ -24,6 +24,7 @@ from notwice.stores.shared import (
     Place,
     closed,
     cursor_after,
+    matches,
     place_after,
     refuse_repeated_names,
     reply_of,
@@ -216,7 +217,7 @@ class MemoryStore:
         start = bisect_right(self._order, place_after(query.cursor)) if query.cursor else 0
         for _, *name in islice(self._order, start, None):
             view = _view(self._kept[name[0], name[1]], moment)
-            if _matches(view, query):
+            if matches(view, query):
                 yield view
 
 
@@ -284,15 +285,3 @@ def _deadline_ms(kept: _Kept) -> int | None:
 
 def _place(record: Record) -> Place:
     return record.created_ms, record.namespace, record.id
-
-
-def _matches(view: RecordView, query: Query) -> bool:
-    record = view.record
-    return (
-        (query.namespace is None or record.namespace == query.namespace)
-        and (query.states is None or record.state in query.states)
-        and (query.operation is None or record.id == query.operation)
-        and (query.scope_prefix is None or record.scope.startswith(query.scope_prefix))
-        and (query.older_than_ms is None or view.now_ms - view.written_ms >= query.older_than_ms)
-        and (query.unresolved is None or view.unresolved is query.unresolved)
-    )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from notwice.errors import StoreUnavailable
-from notwice.model import Get, Op, Record, Reply, Unreadable, make_record
+from notwice.model import Get, Op, Query, Record, RecordView, Reply, Unreadable, make_record
 
 Name = tuple[str, str]
 """What a record is stored under: (namespace, id)."""
@@ -67,6 +68,30 @@ def place_after(cursor: str) -> Place:
         return int(created_ms), str(namespace), str(identifier)
     except (ValueError, TypeError) as error:
         raise ValueError("this is not the cursor of a page; scan from the beginning") from error
+
+
+def matches(view: RecordView, query: Query) -> bool:
+    """Whether a scan for `query` gives this record."""
+    record = view.record
+    return (
+        (query.namespace is None or record.namespace == query.namespace)
+        and (query.states is None or record.state in query.states)
+        and (query.operation is None or record.id == query.operation)
+        and (query.scope_prefix is None or record.scope.startswith(query.scope_prefix))
+        and (query.older_than_ms is None or view.now_ms - view.written_ms >= query.older_than_ms)
+        and (query.unresolved is None or view.unresolved is query.unresolved)
+    )
+
+
+@contextmanager
+def needs_extra(extra: str) -> Iterator[None]:
+    """Where a driver is imported: one that is missing raises `ImportError` with the extra to install."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "notwice":
+            raise
+        raise ImportError(f"this store needs {error.name}: pip install 'notwice[{extra}]'", name=error.name) from error
 
 
 def closed() -> StoreUnavailable:
