@@ -18,7 +18,13 @@ class _Engine(Protocol):
 
 
 _ENGINES: Final = {
+    "file": "notwice.stores.jsonfile",
     "memory": "notwice.stores.memory",
+    "postgresql": "notwice.stores.postgres",
+    "redis": "notwice.stores.redis",
+    "redis+cluster": "notwice.stores.redis",
+    "rediss": "notwice.stores.redis",
+    "rediss+cluster": "notwice.stores.redis",
     "sqlite": "notwice.stores.sqlite",
 }
 """The module of each scheme, imported when it is asked for. It has the two functions of `_Engine`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -84,7 +84,7 @@ def matches(view: RecordView, query: Query) -> bool:
 
 
 @contextmanager
-def needs_extra(extra: str) -> Iterator[None]:
+def needs_extra(extra: str) -> Generator[None]:
     """Where a driver is imported: one that is missing raises `ImportError` with the extra to install."""
     try:
         yield

@@ -1,0 +1,30 @@
+"""PostgreSQL: the records of any number of hosts, in tables of one database."""
+
+from __future__ import annotations
+
+from notwice.stores.batching import Batching
+from notwice.stores.port import AsyncStore
+from notwice.stores.postgres.place import OPTIONS, place_of
+from notwice.stores.shared import needs_extra
+from notwice.stores.urls import StoreUrl
+
+__all__ = ["OPTIONS", "open_async_url", "open_url"]
+
+
+def open_url(url: StoreUrl) -> Batching:
+    """Open the store of ``postgresql://user:password@host:port/database``; threads share its trips.
+
+    Nothing is connected to before the first call.
+    """
+    place = place_of(url)
+    with needs_extra("postgres"):
+        from notwice.stores.postgres.store import PostgresStore  # noqa: PLC0415 - it needs the extra
+    return Batching(PostgresStore(place), timeout=place.timeout)
+
+
+def open_async_url(url: StoreUrl) -> AsyncStore:
+    """Open the same store for event loops; tasks share its trips."""
+    place = place_of(url)
+    with needs_extra("postgres"):
+        from notwice.stores.postgres.async_store import AsyncPostgresStore  # noqa: PLC0415 - it needs the extra
+    return AsyncPostgresStore(place)

@@ -1,0 +1,156 @@
+"""The conversations with a server, each written once for both faces.
+
+They are generators that yield a statement and are sent its rows, or have the server's refusal thrown in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any, Final
+
+from notwice.errors import StoreUnavailable
+from notwice.model import Get, Insert, Op, Record, Reply, State, Swap
+from notwice.stores.findings import Finding
+from notwice.stores.migrations import ABSENT, Migration, Version, pending, refuse_newer
+from notwice.stores.postgres.checks import NAMES, SETTINGS, judged
+from notwice.stores.postgres.dialect import Dialect
+from notwice.stores.postgres.migrations import Names, steps_of
+from notwice.stores.postgres.rows import Found, Statement, statement_of
+from notwice.stores.shared import KeyLocked, name_of, reply_of, stamped
+
+Rows = Sequence[Sequence[Any]]
+
+ASKED_MAX: Final = 8
+"""How often an operation is asked for while rivals commit in between: the second time nearly always tells."""
+
+_LOCKED_ETAG = b"locked"
+
+
+class Undone(Exception):
+    """The server rolled a statement back, as a whole, because of others: 40001 or 40P01. It may be sent again."""
+
+
+def applying(ops: Sequence[Op], dialect: Dialect) -> Generator[Statement, Rows, Sequence[Reply]]:
+    """Carry out a batch that names no id twice.
+
+    Raises `KeyLocked` if somebody holds a row or a key for longer than the lock time-out: then nothing was done.
+    """
+    order = sorted(range(len(ops)), key=lambda index: name_of(ops[index])[::-1])
+    replies: dict[int, Reply] = {}
+    for _ in range(ASKED_MAX):
+        asked = [ops[index] for index in order]
+        try:
+            rows = yield statement_of(asked, dialect)
+        except Undone:
+            continue
+        except KeyLocked:
+            if len(ops) > 1:
+                raise
+            return [(yield from _locked(ops[0], dialect))]
+        found = [Found(*row) for row in rows]
+        replies |= {
+            index: each.reply(op) for index, op, each in zip(order, asked, found, strict=True) if not each.raced(op)
+        }
+        order = [index for index in order if index not in replies]
+        if not order:
+            return [replies[index] for index in range(len(ops))]
+    raise StoreUnavailable(f"others changed a record {ASKED_MAX} times while it was asked for; try again")
+
+
+def _locked(op: Op, dialect: Dialect) -> Generator[Statement, Rows, Reply]:
+    """Answer an operation on a row, or on a key that nobody sees yet, that somebody's open transaction holds.
+
+    What can be read is read. A claim that would have to wait is told that somebody is at work, which is so: it gets
+    its own record as a stranger's that has just begun. Every other write raises `KeyLocked`: nothing was done.
+    """
+    (row,) = yield statement_of([Get(*name_of(op))], dialect)
+    found = Found(*row)
+    reply = found.reply(op)
+    if isinstance(op, Get) or (isinstance(op, Insert) and reply.record is not None):
+        return reply
+    seen = reply.record
+    if isinstance(op, Swap) and not (isinstance(seen, Record) and seen.etag == op.expected_etag):
+        return reply
+    if op.record.state is not State.IN_PROGRESS or not _is_claim(op, seen):
+        raise KeyLocked("an open transaction holds this record; nothing was done")
+    stand_in = stamped(op.record._replace(etag=_LOCKED_ETAG), found.now_ms)
+    return reply_of((False, stand_in, found.now_ms, found.now_ms, 0))
+
+
+def _is_claim(op: Insert | Swap, seen: object) -> bool:
+    """Whether the write would make a new owner, not carry an owner's work on."""
+    return not isinstance(seen, Record) or op.record.created_ms == 0 or op.record.attempt != seen.attempt
+
+
+# --- the tables -------------------------------------------------------------------------------------------------------
+
+_SERVER: Final = """
+SELECT pg_is_in_recovery(), current_setting('server_version_num')::integer, current_setting('server_encoding'),
+    EXISTS (
+        SELECT FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
+        WHERE nspname = $1::text AND relname = $2::text
+    )
+"""
+
+VERSION_MIN: Final = 120_000
+
+
+def looking(names: Names) -> Generator[Statement, Rows, Version]:
+    """Look at a server that was connected to: refuse it if it can't keep records, and give the tables' version.
+
+    Raises `StoreUnavailable` for a standby, an older PostgreSQL and another encoding, `UnsupportedRecord` for tables
+    that only a newer release may use.
+    """
+    ((standby, version, encoding, there),) = yield Statement(_SERVER, (names.schema, names.version_table), often=False)
+    if standby:
+        raise StoreUnavailable("this server is a standby, and what it shows may be old; name the primary")
+    if version < VERSION_MIN:
+        raise StoreUnavailable(f"PostgreSQL 12 or newer is needed; this server has version number {version}")
+    if encoding != "UTF8":
+        raise StoreUnavailable(f"the database's encoding is {encoding}; create one with ENCODING 'UTF8' for the store")
+    if not there:
+        return ABSENT
+    text = f"SELECT coalesce(max(number), 0), coalesce(max(reader_min), 0) FROM {names.versions}"  # noqa: S608 - checked names
+    (row,) = yield Statement(text, often=False)
+    found = Version(*row)
+    refuse_newer(steps_of(names), found, f"the table {names.records}")
+    return found
+
+
+def migrating(names: Names, timeout_ms: int) -> Generator[Statement, Rows, Sequence[Migration]]:
+    """Carry out what is pending in one transaction, one process at a time, and give the steps that were done."""
+    yield Statement("BEGIN", often=False)
+    yield Statement(f"SET LOCAL lock_timeout = {timeout_ms}", often=False)
+    yield Statement("SELECT pg_advisory_xact_lock(hashtext($1::text))", (names.versions,), often=False)
+    steps = pending(steps_of(names), (yield from looking(names)))
+    for step in steps:
+        for text in step.statements:
+            yield Statement(text, often=False)
+    yield Statement("COMMIT", often=False)
+    return steps
+
+
+def opening(names: Names, *, first: bool, timeout_ms: int) -> Generator[Statement, Rows, list[Finding]]:
+    """Look at a server that was connected to. The `first` time, make the tables if there are none, and check settings.
+
+    Tables that go later don't come back by themselves: what was in them would count as absent.
+    """
+    found = yield from looking(names)
+    if not first:
+        if found == ABSENT:
+            raise StoreUnavailable(f"the table {names.records} is gone; restart this process if that is meant")
+        return []
+    if found == ABSENT:
+        yield from migrating(names, timeout_ms)
+    return (yield from checking())
+
+
+def asking(statement: Statement) -> Generator[Statement, Rows, Rows]:
+    """Send one statement."""
+    return (yield statement)
+
+
+def checking() -> Generator[Statement, Rows, list[Finding]]:
+    """Ask for the settings that break promises."""
+    rows = yield Statement(SETTINGS, (NAMES,), often=False)
+    return judged(dict(map(tuple, rows)))
