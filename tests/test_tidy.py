@@ -51,6 +51,7 @@ LAYERS: dict[str, set[str]] = {
     "guard": FACES - {"async_guard"},
     "async_guard": FACES - {"guard"},
     "stores": VALUES | {"codec"},
+    "stores.jsonfile": VALUES | {"codec", "identity", "fingerprint", "stores"},
     "stores.port": VALUES,
     "http": FACES,
     "http.exchange": RULES,

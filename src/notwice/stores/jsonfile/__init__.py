@@ -1,0 +1,41 @@
+"""The JSON file of the older API cache, for a hand-over from it or back to it: one process at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from notwice.stores.batching import AsyncBatching, Batching
+from notwice.stores.jsonfile.store import JsonFileStore
+from notwice.stores.urls import StoreUrl, one_of
+
+__all__ = ["JsonFileStore", "open_async_url", "open_url"]
+
+OPTIONS: Final[dict[str, Callable[[str], object]]] = {
+    "records_max": int,
+    "retention": float,
+    "namespace": str,
+    "timeout": float,
+    "access": one_of("write", "read"),
+    "network": one_of("refuse", "allow"),
+}
+"""The options of a URL, with what reads them."""
+
+
+def open_url(url: StoreUrl) -> Batching:
+    """Open ``file:///absolute/path.json`` or ``file://./relative/path.json``; callers share its writes."""
+    if url.host not in {"", "."}:
+        raise ValueError(
+            "a file's URL has three slashes and an absolute path, file:///var/lib/cache.json, "
+            "or a relative one after a dot, file://./cache.json"
+        )
+    path = f"{url.host}{url.path}"
+    if not path.endswith(".json"):
+        raise ValueError("name a file that ends in .json, as in file:///var/lib/cache.json")
+    options = url.read_options(OPTIONS)
+    return Batching(JsonFileStore(path, **options))  # type: ignore[arg-type]  # each option's reader gives its type
+
+
+def open_async_url(url: StoreUrl) -> AsyncBatching:
+    """Open the same file for event loops."""
+    return open_url(url).asynchronous
