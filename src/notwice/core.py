@@ -41,6 +41,7 @@ from typing import Any, Final, NamedTuple
 
 from notwice.model import (
     AGE_UNKNOWN_MS,
+    IN_PROGRESS,
     TERMINAL,
     Fingerprint,
     InProgress,
@@ -120,9 +121,6 @@ class Own(NamedTuple):
     record: Record
 
 
-_make_own = maker(Own)
-
-
 class Replace(NamedTuple):
     """Nothing that counts is there: write a new record, over `prior` if there is one."""
 
@@ -156,23 +154,11 @@ class Situation(NamedTuple):
     """All that a rule may look at."""
 
     ask: Ask
-    sent: Container[bytes]
     orphaned: Container[bytes]
-    won: bool
     view: RecordView
 
 
-_make_situation = maker(Situation)
-
-
 # -- begin: the rules, in order ---------------------------------------------------------------------------------------
-
-
-def _own(now: Situation) -> Decision | None:
-    """0: ``in_progress`` under an etag that this begin sent."""
-    record = now.view.record
-    mine = record.state is State.IN_PROGRESS and (now.won or record.etag in now.sent)
-    return _make_own((record,)) if mine else None
 
 
 def _over(now: Situation) -> Decision | None:
@@ -232,7 +218,6 @@ def _unresolved(now: Situation) -> Decision | None:
 
 
 BEGIN: Final[tuple[Callable[[Situation], Decision | None], ...]] = (
-    _own,
     _over,
     _other_request,
     _finished,
@@ -241,7 +226,12 @@ BEGIN: Final[tuple[Callable[[Situation], Decision | None], ...]] = (
     _running,
     _unresolved,
 )
-"""The rules of begin for a record that can be read. The first that has an answer decides; the last always has one."""
+"""The rules of begin for a record of another that can be read. The first with an answer decides; the last has one."""
+
+
+def owns(record: Record, reply: Reply, sent: Container[bytes]) -> bool:
+    """0: ``in_progress`` under an etag that this begin sent."""
+    return record.state is IN_PROGRESS and (reply.won or record.etag in sent)
 
 
 def settle(ask: Ask, reply: Reply, sent: Container[bytes], *, orphaned: Container[bytes] = ()) -> Decision:
@@ -251,7 +241,9 @@ def settle(ask: Ask, reply: Reply, sent: Container[bytes], *, orphaned: Containe
         return Replace(None)
     if isinstance(record, Unreadable):  # rule 2
         return Refuse(record.reason)
-    now = _make_situation((ask, sent, orphaned, reply.won, make_view(reply[1:])))
+    if owns(record, reply, sent):  # rule 0
+        return Own(record)
+    now = Situation(ask, orphaned, make_view(reply[1:]))
     for rule in BEGIN:
         decision = rule(now)
         if decision is not None:
@@ -285,7 +277,7 @@ def _whole_seconds(duration_ms: int) -> int:
 def fresh(ask: Ask, etag: bytes) -> Record:
     """A new record (rules 1 and 3). The store stamps the time of its creation."""
     return make_record(
-        (ask.namespace, ask.id, ask.scope, ask.key, State.IN_PROGRESS, etag, ask.fingerprint, ask.terms, *_DEFAULTS)
+        (ask.namespace, ask.id, ask.scope, ask.key, IN_PROGRESS, etag, ask.fingerprint, ask.terms, *_DEFAULTS)
     )
 
 

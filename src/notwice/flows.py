@@ -20,6 +20,7 @@ from notwice.errors import (
     UnsupportedRecord,
 )
 from notwice.model import (
+    IN_PROGRESS,
     Get,
     InProgress,
     Insert,
@@ -29,7 +30,6 @@ from notwice.model import (
     RecordView,
     Replay,
     Reply,
-    State,
     Swap,
     Unreadable,
     Unresolved,
@@ -212,8 +212,8 @@ def move(
         if landed is None:
             own.lost = own.ended = True
             raise OwnershipLost(own.record.id, None if isinstance(reply.record, Unreadable) else view_of(reply))
-        if landed is target or landed.state is not State.IN_PROGRESS:
-            own.end(landed) if ends or landed.state is not State.IN_PROGRESS else own.confirm(landed)
+        if landed is target or landed.state is not IN_PROGRESS:
+            own.end(landed) if ends or landed.state is not IN_PROGRESS else own.confirm(landed)
             return landed
         own.confirm(landed)
         target = change(landed, new_etag())

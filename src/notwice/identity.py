@@ -31,6 +31,7 @@ KEY_CHARACTERS_MAX = 255
 SCOPE_CHARACTERS_MAX = 1024
 NAMESPACE_CHARACTERS_MAX = 255
 
+_ORDINARY = re.compile(r"[!-~][ -~]*").fullmatch  # what most names are, and nothing about it needs a longer look
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _ESCAPED = re.compile(r"[:\\]")
 
@@ -42,6 +43,8 @@ def join_scope(scope: str | tuple[object, ...]) -> str:
     value. Raises `InvalidKey` if the scope or a part is missing or blank, has a control character or an unpaired
     surrogate, or is longer than `SCOPE_CHARACTERS_MAX` characters; `EncodingError` for a part without a stable text.
     """
+    if type(scope) is str and len(scope) <= SCOPE_CHARACTERS_MAX and _ORDINARY(scope):
+        return scope
     return _checked(scope if type(scope) is str else _joined(scope, "scope"), "scope", SCOPE_CHARACTERS_MAX)
 
 
@@ -54,6 +57,8 @@ def check_key(key: object) -> str:
     surrogate; `EncodingError` for a value without a stable text.
     """
     if type(key) is str:
+        if len(key) <= KEY_CHARACTERS_MAX and _ORDINARY(key):
+            return key
         return _checked(key, "key", KEY_CHARACTERS_MAX)
     if isinstance(key, bool):
         raise InvalidKey(

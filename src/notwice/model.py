@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from notwice.problems import Problem, problem
 
@@ -36,6 +36,7 @@ class State(StrEnum):
 
 
 TERMINAL = frozenset({State.COMPLETED, State.FAILED})
+IN_PROGRESS: Final = State.IN_PROGRESS  # for hot paths: finding a member on its class takes three times as long
 
 
 class Released(StrEnum):
@@ -44,6 +45,9 @@ class Released(StrEnum):
     NO = ""
     AS_NEW = "as_new"  # its owner, who created it and did nothing: any request may follow
     OPERATOR = "operator"  # a person: the same request may run again
+
+
+_AS_NEW: Final = Released.AS_NEW
 
 
 class RecoveryKind(StrEnum):
@@ -144,7 +148,7 @@ class Record(NamedTuple):
 
         Only terminal and released-as-new records ever may. A record released as new is kept for one lease.
         """
-        if self.released is Released.AS_NEW:
+        if self.released is _AS_NEW:
             return self.terms.lease_ms
         return self.terms.retention_ms if self.state in TERMINAL else None
 
