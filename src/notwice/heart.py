@@ -25,6 +25,7 @@ TICKS_PER_SECOND: Final = 20  # heartbeats are due at whole ticks, so that those
 ORPHANS_MAX: Final = 10_000  # operations; about 5 MB. Past it the oldest is left to its lease
 RETRY_FIRST: Final = 0.25  # seconds until a write that nobody confirmed is looked after
 RETRY_LONGEST: Final = 30.0
+NOT_KNOWN: Final = "whether it wrote is not known. Repeat the same call under the same key"
 TOLERANCE: Final = 0.001  # seconds by which a clock may call too early
 
 _R = TypeVar("_R")
@@ -124,7 +125,7 @@ def unavailable(error: BaseException) -> StoreUnavailable:
     """What a store raised, as the error that says: its answer is missing."""
     if isinstance(error, StoreUnavailable):
         return error
-    failure = StoreUnavailable(f"the store failed ({type(error).__name__}); whether it wrote is not known")
+    failure = StoreUnavailable(f"the store failed ({type(error).__name__}); {NOT_KNOWN}")
     failure.__cause__ = error
     return failure
 

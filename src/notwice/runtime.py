@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 from notwice.errors import StoreUnavailable
 from notwice.flows import NewEtag, Ownership
-from notwice.heart import Heart, Unanswered, unavailable
+from notwice.heart import NOT_KNOWN, Heart, Unanswered, unavailable
 from notwice.model import Op, Record, Reply
 from notwice.observe import Event, Observer, tell
 from notwice.stores.port import AsyncStore, Store
@@ -84,7 +84,7 @@ os.register_at_fork(after_in_child=_forget_all)
 
 
 def _too_late(timeout: float) -> StoreUnavailable:
-    return StoreUnavailable(f"the store took longer than store_timeout ({timeout:g} s); whether it wrote is not known")
+    return StoreUnavailable(f"the store took longer than store_timeout ({timeout:g} s); {NOT_KNOWN}")
 
 
 def drive(flow: Generator[Op, Reply, _R], runtime: Runtime, timeout: float) -> _R:
@@ -102,8 +102,8 @@ def drive(flow: Generator[Op, Reply, _R], runtime: Runtime, timeout: float) -> _
                 (answer,) = apply((op,))
             except Exception as error:  # noqa: BLE001 - whatever a store raises, its answer is missing
                 answer = unavailable(error)
-            if monotonic() > deadline:
-                _give_up(flow, _too_late(timeout))
+            if monotonic() > deadline:  # a store that gave up by itself has said why
+                _give_up(flow, answer if isinstance(answer, StoreUnavailable) else _too_late(timeout))
             op = flow.throw(answer) if isinstance(answer, StoreUnavailable) else flow.send(answer)
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]  # StopIteration is not generic
@@ -125,10 +125,12 @@ async def drive_async(flow: Generator[Op, Reply, _R], runtime: Runtime, timeout:
             try:
                 async with limit:
                     (answer,) = await apply((op,))
+            except TimeoutError as error:
+                answer = _too_late(timeout) if limit.expired() else unavailable(error)
             except Exception as error:  # noqa: BLE001 - whatever a store raises, its answer is missing
                 answer = unavailable(error)
-            if limit.expired() or monotonic() > deadline:
-                _give_up(flow, _too_late(timeout))
+            if limit.expired() or monotonic() > deadline:  # a store that gave up by itself has said why
+                _give_up(flow, answer if isinstance(answer, StoreUnavailable) else _too_late(timeout))
             op = flow.throw(answer) if isinstance(answer, StoreUnavailable) else flow.send(answer)
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]  # StopIteration is not generic

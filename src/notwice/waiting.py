@@ -8,6 +8,7 @@ import functools
 import heapq
 import itertools
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -54,7 +55,7 @@ class SystemClock:
         """Call `function` after `delay` seconds in this clock's thread; what it raises is logged."""
         with self._lock:  # not the condition, in whose Python code a signal handler's exception could leave it locked
             heapq.heappush(self._due, (time.monotonic() + delay, next(self._count), function))
-            if self._thread is None:
+            if self._thread is None and not sys.is_finalizing():  # then no thread starts any more, nor renews a lease
                 thread = threading.Thread(target=self._run, name="notwice-clock", daemon=True)
                 thread.start()
                 self._thread = thread

@@ -6,6 +6,8 @@ import gc
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -289,6 +291,34 @@ def test_an_alarm_that_could_not_be_set_is_set_again() -> None:
     alarm.by(2)
     world.clock.advance(3)
     assert rung == [1]
+
+
+def test_the_end_of_the_interpreter_is_not_held_up() -> None:
+    """A guard that is first used while the interpreter ends starts no thread, for which it would wait for ever."""
+    program = """
+import notwice
+guard = notwice.Guard.open("memory://")
+class Last:
+    def __del__(self):
+        print(guard.run(lambda: "ran", scope="s", key="k"))
+last = Last()
+last.kept = last
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
+    assert ended.stdout == "ran\n"
+
+
+def test_a_store_that_gives_up_by_itself_says_why() -> None:
+    """P8: its own reason reaches the caller, be it as late as the guard's time-out."""
+    world = World()
+
+    def busy(_: Sequence[Op]) -> None:
+        world.clock.advance(3)
+        raise StoreUnavailable("the database is locked")
+
+    world.faults(busy)
+    with pytest.raises(StoreUnavailable, match="is locked"):
+        world.begin()
 
 
 # -- interrupts -------------------------------------------------------------------------------------------------------
