@@ -6,15 +6,17 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from notwice import Guard, __version__
-from notwice.cli import commands
+from notwice.cli import commands, transfer
 from notwice.cli.arguments import FINE, REFUSED, UNAVAILABLE, USAGE, parser
 from notwice.cli.output import printable
 from notwice.errors import ForceRequired, InvalidKey, NotwiceError, StoreUnavailable
 from notwice.server import options
 from notwice.server.settings import Settings
+from notwice.stores import open_store
 from notwice.stores.urls import parsed
 
 __all__ = ["main"]
@@ -51,7 +53,10 @@ def _carry_out(said: argparse.Namespace) -> int:
 
 def _on_a_store(said: argparse.Namespace) -> int:
     try:
-        with _open(said.store or os.environ.get("NOTWICE_STORE")) as guard:
+        url = said.store or os.environ.get("NOTWICE_STORE")
+        if said.command in {"import", "export"}:
+            return _between_stores(url, said)
+        with _open(_of_a_store(url, reads=True), said.command) as guard:
             return commands.ON_A_STORE[said.command](guard, said)
     except commands.Misused as error:
         return _told(error, USAGE)
@@ -69,21 +74,44 @@ def _on_a_store(said: argparse.Namespace) -> int:
         return _told(error, REFUSED)
 
 
-def _open(url: str | None) -> Guard:
-    """Open a store that is there. Looking at one must not make it."""
+def _open(url: str, command: str) -> Guard:
+    if command not in {"ls", "show"} and parsed(url).scheme == "file":
+        raise commands.Refused(
+            "Of a JSON file, the command line can only `ls` and `show` operations. Do the rest in the program that has "
+            "it open, or `notwice export` its records to another store."
+        )
+    try:
+        return Guard.open(url)
+    except ValueError as error:
+        raise commands.Misused(str(error)) from error
+
+
+def _between_stores(url: str | None, said: argparse.Namespace) -> int:
+    source, target = (said.other, url) if said.command == "import" else (url, said.other)
+    source, target = _of_a_store(source, reads=True), _of_a_store(target, is_there=False)
+    try:
+        with closing(open_store(source)) as old, closing(open_store(target)) as new:
+            return transfer.carry(old, new, namespace=said.namespace, scopes=said.scope).tell()
+    except (ValueError, NotImplementedError) as error:
+        raise commands.Misused(str(error)) from error
+
+
+def _of_a_store(url: str | None, *, is_there: bool = True, reads: bool = False) -> str:
+    """The URL of a store that can be opened from here: it `is_there`, for looking at one must not make it."""
     if not url:
         raise commands.Misused("Which store? Say --store URL, like sqlite:///notwice.db, or set NOTWICE_STORE.")
     try:
         place = parsed(url)
-        if place.scheme == "memory":
-            raise commands.Misused(
-                "memory:// lives in the process that made it: there is nothing to look at from here."
-            )
-        if place.scheme == "sqlite" and not Path(place.path[1:]).exists():
-            raise StoreUnavailable(f"There is no store at {place.path[1:]}.")
-        return Guard.open(url)
     except ValueError as error:
         raise commands.Misused(str(error)) from error
+    if place.scheme == "memory":
+        raise commands.Misused("memory:// lives in the process that made it: there is nothing to look at from here.")
+    path = {"sqlite": place.path[1:], "file": place.host + place.path}.get(place.scheme)
+    if is_there and path is not None and not Path(path).exists():
+        raise StoreUnavailable(f"There is no store at {path}.")
+    if place.scheme != "file" or not reads:
+        return url
+    return url if "access" in dict(place.options) else f"{url}{'&' if '?' in url else '?'}access=read"
 
 
 def _serve(said: argparse.Namespace) -> int:

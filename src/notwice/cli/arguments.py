@@ -26,6 +26,15 @@ exit status:
 """
 
 
+CARRIED = f"""\
+exit status:
+  {FINE}  all that has not expired was carried, or was there already
+  {REFUSED}  something was not carried; what, and why, is said on standard error
+  {USAGE}  the command line or an option is wrong
+  {UNAVAILABLE}  a store is not there or does not answer
+"""
+
+
 class Parser(argparse.ArgumentParser):
     """A parser without abbreviations that suggests what an unknown option may have meant."""
 
@@ -60,7 +69,7 @@ def parser() -> Parser:
         epilog=STATUSES + "\nThe store of every command is --store URL or the variable NOTWICE_STORE.",
     )
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for add in (_serve, _demo, _ls, _show, _resolve, _release, _purge, _version):
+    for add in (_serve, _demo, _ls, _show, _resolve, _release, _purge, _import, _export, _version):
         add(commands)
     return top
 
@@ -156,6 +165,35 @@ def _purge(commands: Commands) -> None:
     )
     _store(purge)
     purge.add_argument("--limit", metavar="N", type=_count, help="at most so many (default: all, in small steps)")
+
+
+def _import(commands: Commands) -> None:
+    _transfer(commands.add_parser("import", help="take in the records of another store", **_carried("into")), "from")
+
+
+def _export(commands: Commands) -> None:
+    _transfer(commands.add_parser("export", help="give the records to another store", **_carried("out of")), "to")
+
+
+def _carried(way: str) -> dict[str, Any]:
+    return {
+        "description": f"Carry records {way} the store, with their times. Nothing is overwritten, and where they were "
+        "they stay;\nit can be done again. Stop what writes to either store first.",
+        "epilog": CARRIED,
+    }
+
+
+def _transfer(command: argparse.ArgumentParser, way: str) -> None:
+    _store(command)
+    command.add_argument(f"--{way}", dest="other", metavar="URL", required=True, help="the other store")
+    command.add_argument("--namespace", metavar="NAME", help="only those of this namespace (default: all)")
+    command.add_argument(
+        "--scope",
+        metavar="TEXT",
+        action="append",
+        default=[],
+        help="a scope of the older cache, whose names with several colons don't tell it; may be given again",
+    )
 
 
 def _version(commands: Commands) -> None:

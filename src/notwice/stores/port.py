@@ -73,8 +73,8 @@ class AsyncStore(Protocol):
 
 
 @runtime_checkable
-class Loads(Protocol):
-    """What a blocking store has besides, if records of another store can be moved into it: ``notwice import``.
+class Loads(Store, Protocol):
+    """What a blocking store is besides, if records of another store can be moved into it: ``notwice import``.
 
     An engine does this with the statement of its inserts, and gives it each view's ``written_ms`` in the place of its
     own time. That is all there is to it: own expiries, scans and deadlines follow from the time of the write.
@@ -93,6 +93,15 @@ class Loads(Protocol):
         No name is given twice. Raises on failure: then each record may or may not be there, and loading the same ones
         again is harmless.
         """
+        ...
+
+
+@runtime_checkable
+class Unlisted(Protocol):
+    """What a blocking store has besides, if it may hold what no scan gives."""
+
+    def unlisted(self) -> int:
+        """How many entries can't be decoded without its being known whose they are."""
         ...
 
 

@@ -22,7 +22,19 @@ OPTIONS: Final[dict[str, Callable[[str], object]]] = {
 """The options of a URL, with what reads them."""
 
 
-def open_url(url: StoreUrl) -> Batching:
+class SharedWrites(Batching):
+    """`Batching` in front of a JSON file."""
+
+    def __init__(self, store: JsonFileStore) -> None:
+        super().__init__(store)
+        self._file = store
+
+    def unlisted(self) -> int:
+        """How many entries no scan gives, for they can't be decoded and nobody knows whose they are."""
+        return self._file.unlisted()
+
+
+def open_url(url: StoreUrl) -> SharedWrites:
     """Open ``file:///absolute/path.json`` or ``file://./relative/path.json``; callers share its writes."""
     if url.host not in {"", "."}:
         raise ValueError(
@@ -33,7 +45,7 @@ def open_url(url: StoreUrl) -> Batching:
     if not path.endswith(".json"):
         raise ValueError("name a file that ends in .json, as in file:///var/lib/cache.json")
     options = url.read_options(OPTIONS)
-    return Batching(JsonFileStore(path, **options))  # type: ignore[arg-type]  # each option's reader gives its type
+    return SharedWrites(JsonFileStore(path, **options))  # type: ignore[arg-type]  # each option's reader gives its type
 
 
 def open_async_url(url: StoreUrl) -> AsyncBatching:
