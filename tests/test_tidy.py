@@ -129,7 +129,15 @@ TEXT_SUFFIXES = {
 WALKED = ("src", "tests", "docs", "spec", "bench", "examples", "tools", ".ci")
 
 # Parts that need an extra; everything else must import with the standard library alone.
-NEED_AN_EXTRA = {"integrations", "server", "testing", "demo", "__main__"}
+NEED_AN_EXTRA = {
+    "integrations",
+    "server",
+    "testing",
+    "demo",
+    "__main__",
+    "stores.postgres.async_store",
+    "stores.postgres.store",
+}
 
 IMPORT_ALONE = """
 import importlib, sys

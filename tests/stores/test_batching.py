@@ -14,6 +14,7 @@ from notwice.errors import StoreUnavailable
 from notwice.model import Get, Insert, Op, Page, Query, Record, Reply
 from notwice.stores.batching import Batching, _ThreadCall
 from notwice.stores.memory import MemoryStore
+from notwice.stores.shared import KeyLocked
 from notwice.testing.conformance.records import new_record
 from tests.stores.children import in_child
 
@@ -519,3 +520,30 @@ def test_the_store_below_is_asked_as_it_was_asked(batching: Batching, slow: Slow
     assert replies[0].record.etag == first.etag
     assert len(batching.scan(Query()).items) == 2
     assert batching.purge(10) == 0
+
+
+def test_a_locked_key_concerns_only_its_callers() -> None:
+    """T22: a batch that meets a locked key is split: only who asked for that key is told."""
+
+    class Locks(Slow):
+        def apply(self, ops: Sequence[Op]) -> Sequence[Reply]:
+            if any(not isinstance(op, Get) and op.record.key == "3" for op in ops):
+                self.batches.append(["refused"])
+                raise KeyLocked("held by an open transaction")
+            return super().apply(ops)
+
+    slow = Locks()
+    batching = Batching(slow, timeout=WAIT_S)
+    slow.held = True
+    with ThreadPoolExecutor(7) as pool:
+        first = pool.submit(batching.apply, [Insert(new_record("first"))])
+        assert slow.entered.acquire(timeout=WAIT_S)
+        calls = [pool.submit(batching.apply, [Insert(new_record(str(number)))]) for number in range(6)]
+        wait_until(lambda: len(batching._pending) == 6)
+        slow.let_go()
+        assert first.result()[0].won
+        assert [isinstance(call.exception(), StoreUnavailable) for call in calls] == [
+            number == 3 for number in range(6)
+        ]
+    assert slow.batches.count(["refused"]) == 2
+    assert max(map(len, slow.batches)) == 1

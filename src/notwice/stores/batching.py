@@ -25,58 +25,25 @@ from typing import TypeVar
 
 from notwice.errors import StoreUnavailable
 from notwice.model import Op, Page, Query, RecordView, Reply
+from notwice.stores.calls import (
+    BATCH_MAX,
+    PENDING_MAX,
+    WATCHES,
+    Call,
+    LoopCall,
+    operations_of,
+    settle,
+    share_out,
+    take,
+)
 from notwice.stores.forks import stand_still_at_forks
 from notwice.stores.port import Loads, Store
-from notwice.stores.shared import Name, closed, name_of, refuse_repeated_names
+from notwice.stores.shared import KeyLocked, closed, refuse_repeated_names
 
 T = TypeVar("T")
 
-BATCH_MAX = 256
-"""How many operations share a commit at most: so many take a few milliseconds beside the sync that they share."""
 
-PENDING_MAX = 10_000
-"""How many calls may be pending: a second of work for a quick disk. More are refused at once."""
-
-_LOOKED_AT_MAX = 4 * BATCH_MAX
-"""How many pending calls are looked at for a batch when many of them name the same id."""
-
-
-_WATCHES = 4
-"""How often within its time-out a loop looks for calls that have waited too long."""
-
-
-class _Call:
-    """One call under way. Its fields change only while the lock of its `Batching` is held."""
-
-    __slots__ = ("error", "given_up", "names", "ops", "replies", "taken")
-
-    def __init__(self, ops: Sequence[Op]) -> None:
-        self.ops = ops
-        self.names: Sequence[Name] = tuple(map(name_of, ops))
-        self.replies: Sequence[Reply] | None = None
-        self.error: BaseException | None = None
-        self.taken = False  # it is, or was, part of a batch
-        self.given_up = False  # nobody waits for it any longer
-
-    @property
-    def answered(self) -> bool:
-        """Whether its batch is done."""
-        return self.replies is not None or self.error is not None
-
-    def result(self) -> Sequence[Reply]:
-        """The replies; or what became of the batch, as an error of this caller's own."""
-        if self.error is not None:
-            raise StoreUnavailable(_told(self.error)) from self.error
-        assert self.replies is not None
-        return self.replies
-
-    def too_late(self, timeout: float) -> StoreUnavailable:
-        """The error of a caller that waits no longer."""
-        known = "whether it was carried out is not known" if self.taken else "nothing was done"
-        return StoreUnavailable(f"the store was busy for {timeout:g} s; {known}")
-
-
-class _ThreadCall(_Call):
+class _ThreadCall(Call):
     """A call whose caller waits in a thread of its own."""
 
     __slots__ = ("leads", "wake")
@@ -86,27 +53,6 @@ class _ThreadCall(_Call):
         self.leads = False  # its caller has the lead, or is to take it
         self.wake = threading.Lock()
         self.wake.acquire()
-
-
-class _LoopCall(_Call):
-    """A call whose caller waits in an event loop."""
-
-    __slots__ = ("future", "loop", "since")
-
-    def __init__(self, ops: Sequence[Op]) -> None:
-        super().__init__(ops)
-        self.since = time.monotonic()
-        self.loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[None] = self.loop.create_future()
-
-    def is_awaited_in(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Whether a task of `loop` waits for an answer."""
-        return self.loop is loop and not self.given_up and not self.answered
-
-    def settle(self) -> None:
-        """Wake the caller, from within its loop."""
-        if not self.future.done():
-            self.future.set_result(None)
 
 
 class Batching:
@@ -137,9 +83,9 @@ class Batching:
     def _start_anew(self) -> None:
         self._lock = threading.Lock()
         self._led = False
-        self._pending: deque[_ThreadCall | _LoopCall] = deque()
+        self._pending: deque[_ThreadCall | LoopCall] = deque()
         self._threads: deque[_ThreadCall] = deque()  # those of `_pending`, and some that are no longer
-        self._under_way: Sequence[_ThreadCall | _LoopCall] = ()
+        self._under_way: Sequence[_ThreadCall | LoopCall] = ()
         self._watched: set[asyncio.AbstractEventLoop] = set()
         self._drained = threading.Event()
         self._worker: _Worker | None = None
@@ -212,7 +158,7 @@ class Batching:
         if self._closed:
             raise closed()
 
-    def _append(self, call: _ThreadCall | _LoopCall) -> None:
+    def _append(self, call: _ThreadCall | LoopCall) -> None:
         if len(self._pending) >= self._pending_max:
             raise StoreUnavailable(f"{len(self._pending)} calls are waiting for the store already; nothing was done")
         self._pending.append(call)
@@ -231,7 +177,7 @@ class Batching:
             if call.leads:
                 self._hand_on()
 
-    def _gives_up(self, call: _ThreadCall | _LoopCall) -> bool:
+    def _gives_up(self, call: _ThreadCall | LoopCall) -> bool:
         """Stop waiting for an answer; not so if it, or the lead, has just come."""
         with self._lock:
             call.given_up = not call.answered and not (isinstance(call, _ThreadCall) and call.leads)
@@ -241,7 +187,7 @@ class Batching:
         """Carry out a batch that names no id twice, for a task."""
         if len(ops) != 1:
             refuse_repeated_names(ops)
-        call = _LoopCall(ops)
+        call = LoopCall(ops)
         with self._lock:
             self._check_open()
             self._append(call)
@@ -258,13 +204,13 @@ class Batching:
         return call.result()
 
     def _watch_later(self, loop: asyncio.AbstractEventLoop) -> None:
-        loop.call_later(self._timeout / _WATCHES, self._watch, loop)
+        loop.call_later(self._timeout / WATCHES, self._watch, loop)
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """Refuse what a loop has waited for too long. One timer for all of its calls, as long as there are any."""
         with self._lock:
             everyone = (*self._under_way, *self._pending)
-            calls = [call for call in everyone if isinstance(call, _LoopCall) and call.is_awaited_in(loop)]
+            calls = [call for call in everyone if isinstance(call, LoopCall) and call.is_awaited_in(loop)]
             if not calls:
                 self._watched.discard(loop)
                 return
@@ -285,63 +231,51 @@ class Batching:
     # --- leading ------------------------------------------------------------------------------------------------------
 
     def _lead_batch(self) -> None:
-        """Carry out one batch of what is pending."""
+        """Carry out one batch of what is pending. If it meets a locked key, each call by itself."""
         with self._lock:
-            batch = self._under_way = self._take()
-        ops = [op for call in batch for op in call.ops]
-        replies: Sequence[Reply] = ()
-        error: BaseException | None = None
+            batch = self._under_way = take(self._pending, self._batch_max)
+        if self._carry_out(batch):
+            return
+        left = deque(batch)
         try:
-            replies = self._store.apply(ops) if ops else ()
-        except BaseException as raised:
-            error = raised
-            raise
+            while left:
+                self._under_way = tuple(left)
+                with suppress(Exception):  # its caller is told
+                    self._carry_out([left.popleft()])
         finally:
-            self._answer(batch, replies, error)
+            if left:  # interrupted
+                self._answer(
+                    left, (), StoreUnavailable("the thread that was to carry this out ended; nothing was done")
+                )
 
-    def _take(self) -> list[_ThreadCall | _LoopCall]:
-        """Take a batch off what is pending, in order."""
-        batch: list[_ThreadCall | _LoopCall] = []
-        deferred: list[_ThreadCall | _LoopCall] = []
-        names: set[Name] = set()
-        size = 0
-        while self._pending and len(batch) + len(deferred) < _LOOKED_AT_MAX:
-            call = self._pending[0]
-            if batch and size + len(call.ops) > self._batch_max:
-                break
-            self._pending.popleft()
-            if call.given_up:
-                continue
-            if names.isdisjoint(call.names):
-                call.taken = True
-                batch.append(call)
-                size += len(call.ops)
-            else:
-                deferred.append(call)
-            names.update(call.names)
-        self._pending.extendleft(reversed(deferred))
-        return batch
+    def _carry_out(self, batch: Sequence[_ThreadCall | LoopCall]) -> bool:
+        """Carry out a batch and answer its callers. If it met a locked key and can be split, nobody is answered."""
+        try:
+            replies = self._store.apply(operations_of(batch)) if batch else ()
+        except BaseException as error:
+            if isinstance(error, KeyLocked) and len(batch) > 1:
+                return False
+            self._answer(batch, (), error)
+            raise
+        self._answer(batch, replies, None)
+        return True
 
     def _answer(
-        self, batch: Iterable[_ThreadCall | _LoopCall], replies: Sequence[Reply], error: BaseException | None
+        self, batch: Iterable[_ThreadCall | LoopCall], replies: Sequence[Reply], error: BaseException | None
     ) -> None:
         """Give each call of a batch its part, and wake its caller: a loop once for all its tasks."""
-        loops: dict[asyncio.AbstractEventLoop, list[_LoopCall]] = {}
-        start = 0
+        loops: dict[asyncio.AbstractEventLoop, list[LoopCall]] = {}
         with self._lock:
-            for call in batch:
-                end = start + len(call.ops)
-                call.replies, call.error = (replies[start:end], None) if error is None else (None, error)
-                start = end
+            share_out(batch, replies, error)
             self._under_way = ()
         for call in batch:
-            if isinstance(call, _LoopCall):
+            if isinstance(call, LoopCall):
                 loops.setdefault(call.loop, []).append(call)
             elif not call.leads:
                 call.wake.release()
         for loop, calls in loops.items():
             with suppress(RuntimeError):  # that loop is closed, and nobody waits in it
-                loop.call_soon_threadsafe(_settle, calls)
+                loop.call_soon_threadsafe(settle, calls)
 
     def _hand_on(self) -> None:
         """Give the lead to the first thread that is pending, else to the worker if tasks are, else to nobody."""
@@ -428,14 +362,3 @@ def _run(job: Callable[[], T], future: Future[T]) -> None:
         future.set_result(job())
     except BaseException as error:  # noqa: BLE001 - it is the caller's
         future.set_exception(error)
-
-
-def _settle(calls: Sequence[_LoopCall]) -> None:
-    for call in calls:
-        call.settle()
-
-
-def _told(error: BaseException) -> str:
-    if isinstance(error, StoreUnavailable):
-        return str(error)
-    return f"the commit that this call shared with others failed ({error!r}); whether it was carried out is not known"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from notwice.stores.async_batching import SharedTrips
 from notwice.stores.batching import Batching
-from notwice.stores.port import AsyncStore
 from notwice.stores.postgres.place import OPTIONS, place_of
 from notwice.stores.shared import needs_extra
 from notwice.stores.urls import StoreUrl
@@ -22,9 +22,9 @@ def open_url(url: StoreUrl) -> Batching:
     return Batching(PostgresStore(place), timeout=place.timeout)
 
 
-def open_async_url(url: StoreUrl) -> AsyncStore:
+def open_async_url(url: StoreUrl) -> SharedTrips:
     """Open the same store for event loops; tasks share its trips."""
     place = place_of(url)
     with needs_extra("postgres"):
         from notwice.stores.postgres.async_store import AsyncPostgresStore  # noqa: PLC0415 - it needs the extra
-    return AsyncPostgresStore(place)
+    return SharedTrips(AsyncPostgresStore(place), timeout=place.timeout)
