@@ -13,7 +13,7 @@ from tests.engines.redis import Cluster, RedisServer
 
 
 def client_of(server: RedisServer | Cluster) -> redis.Redis | redis.RedisCluster:
-    return server.client() if isinstance(server, RedisServer) else redis.RedisCluster(port=server.nodes[0].port)
+    return server.client() if isinstance(server, RedisServer) else redis.RedisCluster("127.0.0.1", server.nodes[0].port)
 
 
 def damage(_: Store, namespace: str, operation: str, *, server: RedisServer | Cluster, url: str) -> None:

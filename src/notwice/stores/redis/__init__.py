@@ -32,7 +32,7 @@ def open_async_url(url: StoreUrl) -> AsyncStore:
 
 def _faces() -> _Faces:
     try:
-        return cast("_Faces", import_module("notwice.stores.redis.store"))
+        return cast("_Faces", import_module("notwice.stores.redis.opening"))
     except ModuleNotFoundError as error:
         if error.name and error.name.partition(".")[0] == "redis":
             raise ImportError("a Redis store needs redis-py: pip install 'notwice[redis]'") from error

@@ -147,12 +147,12 @@ def _of_replication(facts: Facts, replicas: int) -> Iterator[Finding]:
             "warning",
         )
     needed = (facts.settings or {}).get("min-replicas-to-write", "0")
-    if connected and needed == "0":
+    if connected and needed == "0" and not replicas:
         yield Finding(
             "min-replicas-to-write",
             needed,
-            "a master that is cut off from its replicas goes on answering from what it has",
-            "Set min-replicas-to-write 1",
+            "a master that is cut off from its replicas goes on granting claims, which end with the partition",
+            "Put wait=1 into the URL, or set min-replicas-to-write 1, which only shortens that time",
             "warning",
         )
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from notwice.model import Op, Page, Query, RecordView, Reply
-from notwice.stores.batching import Batching
 from notwice.stores.findings import Finding, heed
-from notwice.stores.port import AsyncStore, Store
+from notwice.stores.port import Store
 from notwice.stores.redis.async_links import AsyncLinks
 from notwice.stores.redis.checks import looked_at
 from notwice.stores.redis.flows import Flow, Terms, loads, moves
@@ -16,9 +15,8 @@ from notwice.stores.redis.links import Links
 from notwice.stores.redis.routes import Address, ClusterRoutes, OneServer, Routes
 from notwice.stores.redis.rows import Keys
 from notwice.stores.redis.scans import page, purged
-from notwice.stores.redis.settings import Settings, settings_of
+from notwice.stores.redis.settings import Settings
 from notwice.stores.shared import Name, refuse_repeated_names
-from notwice.stores.urls import StoreUrl
 
 
 class _Plan:
@@ -67,7 +65,7 @@ class _Plan:
         yield from self.opened()
         return (yield from purged(limit, self.keys, self.routes))
 
-    def lane_of(self, name: Name) -> Address:
+    def owner_of(self, name: Name) -> Address:
         """The node that carries out what is asked of a record, as far as is known."""
         return self.routes.owner(self.keys.shard_of(name))
 
@@ -112,12 +110,12 @@ class RedisStore:
 
 
 class AsyncRedisStore:
-    """`RedisStore` for event loops; any number of loops may use it at once."""
+    """`RedisStore` for event loops; any number of loops may use it at once. ``blocking`` is closed with it."""
 
-    def __init__(self, settings: Settings, blocking: Callable[[Settings], Store] = RedisStore) -> None:
+    def __init__(self, settings: Settings, blocking: Store) -> None:
         self.plan = _Plan(settings)
+        self.blocking = blocking
         self._links = AsyncLinks(settings.login)
-        self.blocking = blocking(settings)
 
     async def apply(self, ops: Sequence[Op]) -> Sequence[Reply]:
         """Carry out a batch that names no id twice, in one round trip."""
@@ -137,17 +135,3 @@ class AsyncRedisStore:
         """Close the connections. Using the store afterwards raises `StoreUnavailable`."""
         self.blocking.close()
         await self._links.close()
-
-
-def opened(url: StoreUrl) -> Store:
-    """The store of a URL; threads share its trips."""
-    return _shared(settings_of(url))
-
-
-def opened_async(url: StoreUrl) -> AsyncStore:
-    """The same for event loops, whose tasks share its trips."""
-    return AsyncRedisStore(settings_of(url), _shared)
-
-
-def _shared(settings: Settings) -> Batching:
-    return Batching(RedisStore(settings), timeout=settings.login.timeout)

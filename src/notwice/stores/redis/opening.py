@@ -1,0 +1,30 @@
+"""From a URL to a store whose callers share trips."""
+
+from __future__ import annotations
+
+from notwice.stores.async_batching import SharedTrips
+from notwice.stores.batching import Batching
+from notwice.stores.port import AsyncStore, Store
+from notwice.stores.redis.lanes import AsyncLanes, Lanes
+from notwice.stores.redis.settings import Settings, settings_of
+from notwice.stores.redis.store import AsyncRedisStore, RedisStore
+from notwice.stores.urls import StoreUrl
+
+
+def opened(url: StoreUrl) -> Store:
+    """The store of a URL; threads share its trips."""
+    return _shared(settings_of(url))
+
+
+def opened_async(url: StoreUrl) -> AsyncStore:
+    """The same for event loops, whose tasks share its trips."""
+    settings = settings_of(url)
+    store = AsyncRedisStore(settings, _shared(settings))
+    timeout = settings.login.timeout
+    return AsyncLanes(store, timeout) if settings.cluster else SharedTrips(store, timeout=timeout)
+
+
+def _shared(settings: Settings) -> Batching | Lanes:
+    store = RedisStore(settings)
+    timeout = settings.login.timeout
+    return Lanes(store, timeout) if settings.cluster else Batching(store, timeout=timeout)
