@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 from notwice import Guard, __version__
-from notwice.cli import commands, transfer
+from notwice.cli import commands, schema, transfer
 from notwice.cli.arguments import FINE, REFUSED, UNAVAILABLE, USAGE, parser
 from notwice.cli.output import printable
 from notwice.errors import ForceRequired, InvalidKey, NotwiceError, StoreUnavailable
@@ -31,12 +32,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         said = parser().parse_args(words)
     except SystemExit as ended:  # after help, or a usage error that was told
         return ended.code if isinstance(ended.code, int) else USAGE
+    if isinstance(sys.stdout, io.TextIOWrapper):  # no record may hold what a terminal can't show
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         status = _carry_out(said)
-        sys.stdout.flush()
-    except BrokenPipeError:  # whoever read the list has seen enough
+        print(end="", flush=True)
+    except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = FINE
+        full = not isinstance(error, BrokenPipeError)  # else, whoever read the list has seen enough
+        status = _told(error, UNAVAILABLE) if full else FINE
     return status
 
 
@@ -56,6 +60,8 @@ def _on_a_store(said: argparse.Namespace) -> int:
         url = said.store or os.environ.get("NOTWICE_STORE")
         if said.command in {"import", "export"}:
             return _between_stores(url, said)
+        if said.command == "migrate":
+            return _migrate(url, said)
         with _open(_of_a_store(url, reads=True), said.command) as guard:
             return commands.ON_A_STORE[said.command](guard, said)
     except commands.Misused as error:
@@ -82,7 +88,7 @@ def _open(url: str, command: str) -> Guard:
         )
     try:
         return Guard.open(url)
-    except ValueError as error:
+    except (ValueError, ImportError) as error:
         raise commands.Misused(str(error)) from error
 
 
@@ -93,6 +99,13 @@ def _between_stores(url: str | None, said: argparse.Namespace) -> int:
         with closing(open_store(source)) as old, closing(open_store(target)) as new:
             return transfer.carry(old, new, namespace=said.namespace, scopes=said.scope).tell()
     except (ValueError, NotImplementedError) as error:
+        raise commands.Misused(str(error)) from error
+
+
+def _migrate(url: str | None, said: argparse.Namespace) -> int:
+    try:
+        return schema.carry_out(_of_a_store(url, is_there=False), said)
+    except (ValueError, ImportError) as error:
         raise commands.Misused(str(error)) from error
 
 

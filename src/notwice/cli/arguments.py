@@ -69,7 +69,7 @@ def parser() -> Parser:
         epilog=STATUSES + "\nThe store of every command is --store URL or the variable NOTWICE_STORE.",
     )
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for add in (_serve, _demo, _ls, _show, _resolve, _release, _purge, _import, _export, _version):
+    for add in (_serve, _demo, _ls, _show, _resolve, _release, _purge, _import, _export, _migrate, _version):
         add(commands)
     return top
 
@@ -194,6 +194,18 @@ def _transfer(command: argparse.ArgumentParser, way: str) -> None:
         default=[],
         help="a scope of the older cache, whose names with several colons don't tell it; may be given again",
     )
+
+
+def _migrate(commands: Commands) -> None:
+    migrate = commands.add_parser(
+        "migrate",
+        help="bring a store's tables to this release",
+        description="Make a store's tables, or bring them to what this release makes of them, in one transaction.\n"
+        "Processes of the release before this one go on working unless its notes say otherwise.",
+        epilog=STATUSES,
+    )
+    _store(migrate)
+    migrate.add_argument("--dry-run", action="store_true", help="change nothing; print the SQL that would be run")
 
 
 def _version(commands: Commands) -> None:

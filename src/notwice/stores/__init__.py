@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
-from typing import Final, Protocol, cast
+from typing import Final, Protocol, cast, runtime_checkable
 
+from notwice.stores.migrations import Migration
 from notwice.stores.port import AsyncStore, Store, StoreClock
 from notwice.stores.urls import StoreUrl, parsed, suggestion
 
-__all__ = ["AsyncStore", "Store", "StoreClock", "open_async_store", "open_store"]
+__all__ = ["AsyncStore", "Store", "StoreClock", "migrate", "open_async_store", "open_store"]
 
 
 class _Engine(Protocol):
     def open_url(self, url: StoreUrl) -> Store: ...
 
     def open_async_url(self, url: StoreUrl) -> AsyncStore: ...
+
+
+@runtime_checkable
+class _HasTables(Protocol):
+    def migrations(self, url: StoreUrl) -> Sequence[Migration]: ...
+
+    def migrate(self, url: StoreUrl, *, dry_run: bool) -> Sequence[Migration]: ...
 
 
 _ENGINES: Final = {
@@ -27,7 +36,7 @@ _ENGINES: Final = {
     "rediss+cluster": "notwice.stores.redis",
     "sqlite": "notwice.stores.sqlite",
 }
-"""The module of each scheme, imported when it is asked for. It has the two functions of `_Engine`."""
+"""The module of each scheme, imported when it is asked for. It is an `_Engine`; some are `_HasTables`, too."""
 
 
 def open_store(url: str) -> Store:
@@ -45,6 +54,20 @@ def open_async_store(url: str) -> AsyncStore:
     """Open the store that `url` names, for event loops. Takes the URLs and raises the errors of `open_store`."""
     parts = parsed(url)
     return _engine(parts.scheme).open_async_url(parts)
+
+
+def migrate(url: str, *, dry_run: bool) -> Sequence[Migration]:
+    """Carry out the steps that the tables of the store lack, and give them; or only say which they are.
+
+    Raises `ValueError` for a URL that can't be used and a store that has no tables, `StoreUnavailable` or
+    `UnsupportedRecord` for one that can't be worked on.
+    """
+    parts = parsed(url)
+    engine = _engine(parts.scheme)
+    if not isinstance(engine, _HasTables):
+        message = f"a {parts.scheme} store has no tables, so there is nothing to migrate"
+        raise ValueError(message)  # noqa: TRY004 - it is the URL that names another engine
+    return engine.migrate(parts, dry_run=dry_run)
 
 
 def _engine(scheme: str) -> _Engine:

@@ -7,16 +7,10 @@ so that a heartbeat, which changes no indexed column, writes no index.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from notwice.stores.migrations import Migration
-
-NAME_CHARACTERS_MAX: Final = 48
-"""PostgreSQL cuts names after 63 bytes, and those of the indexes are longer than the table's."""
-
-_NAME = re.compile(rf"[a-z_][a-z0-9_]{{0,{NAME_CHARACTERS_MAX - 1}}}")
 
 
 class Names(NamedTuple):
@@ -39,15 +33,6 @@ class Names(NamedTuple):
     def version_table(self) -> str:
         """The table of versions, without its schema."""
         return f"{self.table}_schema"
-
-
-def name(text: str) -> str:
-    """A name of a schema or a table that means the same with and without quotes, so that nothing can be slipped in."""
-    if not _NAME.fullmatch(text):
-        raise ValueError(
-            f"it is a small letter or _ and then small letters, digits and _, {NAME_CHARACTERS_MAX} in all at most"
-        )
-    return text
 
 
 _CREATE: Final = (

@@ -9,12 +9,9 @@ from urllib.parse import quote, urlencode
 from notwice.errors import NotwiceError, StoreUnavailable
 from notwice.stores.postgres.dialect import Dialect, dialect_of
 from notwice.stores.postgres.flows import Undone
-from notwice.stores.postgres.migrations import Names, name
+from notwice.stores.postgres.migrations import Names
 from notwice.stores.shared import KeyLocked
-from notwice.stores.urls import StoreUrl, one_of
-
-TIMEOUT_MAX: Final = 3_600
-POOL_MAX: Final = 100
+from notwice.stores.urls import StoreUrl, connections, one_of, seconds, sql_name
 
 LOCK_MS: Final = 50
 """How long a statement waits for rows and keys that others hold: a commit takes less, an open transaction any time."""
@@ -22,25 +19,11 @@ LOCK_MS: Final = 50
 _DRIVERS_OWN: Final = ("host", "sslmode", "sslrootcert", "sslcert", "sslkey", "passfile")
 
 
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 < seconds <= TIMEOUT_MAX:
-        raise ValueError(f"it is more than 0 and at most {TIMEOUT_MAX} seconds")
-    return seconds
-
-
-def _pool(text: str) -> int:
-    count = int(text)
-    if not 1 <= count <= POOL_MAX:
-        raise ValueError(f"it is a number of connections from 1 to {POOL_MAX}")
-    return count
-
-
 OPTIONS: Final[dict[str, Callable[[str], object]]] = {
-    "schema": name,
-    "table": name,
-    "timeout": _seconds,
-    "pool": _pool,
+    "schema": sql_name,
+    "table": sql_name,
+    "timeout": seconds,
+    "pool": connections,
     "safe": one_of("warn", "require", "ignore"),
     **dict.fromkeys(_DRIVERS_OWN, str),
 }

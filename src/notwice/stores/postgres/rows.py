@@ -46,13 +46,8 @@ class Found(NamedTuple):
             return reply_of((True, stamped(op.record, now_ms), now_ms, now_ms, 0))
         if self.written_ms is None:
             return reply_of((False, None, 0, now_ms, 0))
-        record = _decoded(name_of(op), self.record, self.created_ms)
+        record = decoded(name_of(op), self.record, self.created_ms)
         return reply_of((False, record, self.written_ms, now_ms, max(now_ms - self.written_ms, 0)))
-
-
-def _decoded(name: Name, column: bytes | None, created_ms: int | None) -> Record | Unreadable:
-    record = decode_record(column or b"", *name)
-    return record if isinstance(record, Unreadable) else stamped(record, created_ms or 0)
 
 
 def statement_of(ops: Sequence[Op], dialect: Dialect) -> Statement:
@@ -130,21 +125,3 @@ def scan_of(query: Query, dialect: Dialect) -> Statement:
     if query.cursor is not None:
         require("(created_ms, namespace, id) > ({}::bigint, {}::text, {}::text)", *place_after(query.cursor))
     return Statement(dialect.scan.format(conditions=" AND ".join(conditions)), parameters, often=False)
-
-
-def page_of(rows: Sequence[Sequence[Any]], query: Query) -> Page:
-    """The page that a scan's rows make."""
-    shown = rows[: max(query.limit, 0)]
-    items = tuple(map(_item, shown))
-    if len(rows) <= query.limit or not shown:
-        return Page(items, None)
-    identifier, namespace, _, created_ms, *_ = shown[-1]
-    return Page(items, cursor_after((created_ms, namespace, identifier)))
-
-
-def _item(row: Sequence[Any]) -> RecordView | Unreadable:
-    identifier, namespace, now_ms, created_ms, written_ms, column = row
-    record = _decoded((namespace, identifier), column, created_ms)
-    if isinstance(record, Unreadable):
-        return record
-    return RecordView(record, written_ms, now_ms, max(now_ms - written_ms, 0))

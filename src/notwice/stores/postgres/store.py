@@ -20,7 +20,9 @@ from psycopg.types.string import StrBinaryDumper
 from notwice.model import Op, Page, Query, RecordView, Reply
 from notwice.stores.findings import Finding, heed
 from notwice.stores.forks import stand_still_at_forks
-from notwice.stores.postgres.flows import Rows, applying, asking, checking, opening
+from notwice.stores.migrations import Migration, pending
+from notwice.stores.postgres.flows import Rows, applying, asking, checking, looking, migrating, opening
+from notwice.stores.postgres.migrations import steps_of
 from notwice.stores.postgres.place import (
     Opened,
     Place,
@@ -37,6 +39,9 @@ from notwice.stores.shared import closed, refuse_repeated_names
 _R = TypeVar("_R")
 _T = TypeVar("_T")
 
+
+MIGRATION_S: Final = 600
+"""How long a migration may take, in seconds: it may have to wait for others, and to make an index of much."""
 
 _DUMPERS: Final[Mapping[type, Any]] = {int: Int8BinaryDumper, str: StrBinaryDumper, list: ListBinaryDumper}
 """One type for all values of a column, so that one plan fits them; binary, so that bytes go as they are."""
@@ -262,3 +267,19 @@ class PostgresStore:
             idle, self._idle = self._idle, deque()
         for session in idle:
             session.close()
+
+
+def migrate(place: Place, *, dry_run: bool) -> Sequence[Migration]:
+    """Carry out the steps that the tables lack, all in one transaction; or only say which they are.
+
+    Raises `StoreUnavailable` or, for tables that only a newer release may use, `UnsupportedRecord`.
+    """
+    deadline = time.monotonic() + MIGRATION_S
+    slow = place._replace(timeout=MIGRATION_S)
+    session = Session(slow)
+    try:
+        if dry_run:
+            return pending(steps_of(place.names), session.run(looking(place.names), deadline))
+        return session.run(migrating(place.names, slow.timeout_ms), deadline)
+    finally:
+        session.close()

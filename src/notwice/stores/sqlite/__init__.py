@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final
 
 from notwice.stores.batching import AsyncBatching, Batching
+from notwice.stores.migrations import Migration
+from notwice.stores.sqlite import schema
 from notwice.stores.sqlite.store import SqliteStore
 from notwice.stores.urls import StoreUrl, one_of
 
-__all__ = ["SqliteStore", "open_async_url", "open_url"]
+__all__ = ["SqliteStore", "migrate", "migrations", "open_async_url", "open_url"]
 
 OPTIONS: Final[dict[str, Callable[[str], object]]] = {"timeout": float, "network": one_of("refuse", "allow")}
 """The options of a URL, with what reads them."""
@@ -29,3 +32,18 @@ def open_url(url: StoreUrl) -> Batching:
 def open_async_url(url: StoreUrl) -> AsyncBatching:
     """Open the same file for event loops."""
     return open_url(url).asynchronous
+
+
+def migrations(_: StoreUrl) -> Sequence[Migration]:
+    """All steps that make the store's tables."""
+    note = f"INSERT INTO {schema.TABLE_OF_VERSION} VALUES ({schema.VERSION})"  # noqa: S608 - constants
+    return [Migration(schema.VERSION, "the records", reader_min=schema.VERSION, statements=(*schema.CREATE, note))]
+
+
+def migrate(url: StoreUrl, *, dry_run: bool) -> Sequence[Migration]:
+    """Make the file and its tables, as opening it does, or only say how."""
+    path = Path(url.path.removeprefix("/"))
+    steps = [] if path.exists() and path.stat().st_size else migrations(url)
+    if not dry_run:
+        open_url(url).close()
+    return steps
