@@ -207,7 +207,8 @@ def _unresolved(now: Situation) -> Decision | None:
     view = now.view
     kind = min(view.record.terms.recovery, now.ask.terms.recovery, key=_STRICTNESS.__getitem__)
     paused_ms = view.record.pause_ms - view.age_ms
-    if kind is RecoveryKind.RERUN and not rerun_exhausted(view, now.ask.terms):
+    reruns = kind is RecoveryKind.RERUN and not rerun_exhausted(view, now.ask.terms)
+    if reruns or _proves_nothing_happened(view.record):
         return InProgress(view, _whole_seconds(paused_ms)) if paused_ms > 0 else Reclaim(view)
     asks = kind is RecoveryKind.RECONCILE and now.ask.can_ask
     if asks and paused_ms <= 0:
@@ -215,6 +216,11 @@ def _unresolved(now: Situation) -> Decision | None:
     if view.answered:
         return Replay(view, decode_result)
     return Unresolved(view, _whole_seconds(paused_ms) if asks else None)
+
+
+def _proves_nothing_happened(record: Record) -> bool:
+    """Whether the record's end was to be committed with the handler's rows, and was not."""
+    return record.terms.atomic and record.result is None
 
 
 BEGIN: Final[tuple[Callable[[Situation], Decision | None], ...]] = (

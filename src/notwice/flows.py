@@ -221,6 +221,31 @@ def move(
     raise ContentionError(message)
 
 
+def move_within(own: Ownership, change: Change, *, new_etag: NewEtag) -> Generator[Op, Reply, Record]:
+    """Carry out one owner's move on the caller's own transaction, on top of what the owner wrote there before.
+
+    Nothing counts before that transaction is committed, which only the caller sees: so the owner goes on from the
+    record that it knows, and finds what was committed when it is refused. Raises `OwnershipLost`.
+    """
+    base = own.record
+    for _ in range(core.READS_MAX):
+        target = change(base, new_etag())
+        own.unconfirmed[target.etag] = target
+        reply = yield make_swap((target, base.etag))
+        landed = target if reply.won else _landed(own, reply)
+        if landed is None:
+            own.lost = own.ended = True
+            raise OwnershipLost(own.record.id, None if isinstance(reply.record, Unreadable) else view_of(reply))
+        if landed is target:
+            return target
+        if landed.state is not IN_PROGRESS:
+            own.end(landed)
+            return landed
+        base = landed
+    message = f"operation {own.record.id} changed {core.READS_MAX} times during one move; roll back and try it again."
+    raise ContentionError(message)
+
+
 def _landed(own: Ownership, reply: Reply) -> Record | None:
     """Which of the owner's unconfirmed writes is stored, if any."""
     return (

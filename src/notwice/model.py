@@ -95,6 +95,7 @@ class Terms(NamedTuple):
     attempts_max: int | None
     settle_ms: int
     deduplicated: bool
+    atomic: bool = False
 
 
 class Note(NamedTuple):

@@ -140,6 +140,8 @@ class Policy:
     run_max: how long the heartbeat goes on; a handler that runs longer loses its lease.
     store_timeout: how long the store may take before the operation is refused.
     store_failure: ``refuse`` (nothing runs unguarded), or ``proceed``: run without a guard, and say so.
+    atomic: whether the operation's whole effect is in one database transaction, with which its end is committed:
+        ``complete(…, transaction=…)``. An unfinished record then proves that nothing happened, so it may run again.
     final_errors: exception types of the handler that are an answer: they fail the operation, and are replayed.
     not_applied_errors: exception types of the handler that prove that nothing happened: they free the operation.
 
@@ -156,6 +158,7 @@ class Policy:
     run_max: Duration = 3600
     store_timeout: Duration = 2
     store_failure: Literal["refuse", "proceed"] = "refuse"
+    atomic: bool = False
     final_errors: tuple[type[BaseException], ...] = ()
     not_applied_errors: tuple[type[BaseException], ...] = ()
     terms: Terms = dataclasses.field(init=False, repr=False, compare=False)
@@ -172,6 +175,9 @@ class Policy:
         if self.store_failure not in ("refuse", "proceed"):
             message = f"store_failure must be 'refuse' or 'proceed', not {self.store_failure!r}"
             raise ValueError(message)
+        if not isinstance(cast("object", self.atomic), bool):
+            message = f"atomic must be True or False, not {self.atomic!r}"
+            raise TypeError(message)
         _check_attempts(self.attempts_max)
         _check_types("final_errors", self.final_errors)
         _check_types("not_applied_errors", self.not_applied_errors)
@@ -192,6 +198,7 @@ class Policy:
             attempts_max=self.attempts_max,
             settle_ms=lease_ms if self.settle is None else milliseconds(seconds("settle", self.settle, zero=True)),
             deduplicated=self.recovery.deduplicated,
+            atomic=self.atomic,
         )
 
     @classmethod

@@ -448,3 +448,11 @@ def test_policies_are_values() -> None:
     """A policy can't be changed behind a guard's back."""
     with pytest.raises(dataclasses.FrozenInstanceError):
         Policy().lease = 1  # type: ignore[misc]  # that is the point
+
+
+def test_an_unfinished_atomic_operation_runs_again() -> None:
+    """P7: its end was to be committed with the handler's rows and was not, so nothing happened; no policy is asked."""
+    world = World(atomic=True, recovery=hold)
+    world.crashed()
+    assert world.own().attempt == 2
+    assert isinstance(world.begin(), InProgress)

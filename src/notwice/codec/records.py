@@ -176,8 +176,7 @@ def _fingerprint(recipe: object, digest: str) -> Fingerprint:
 def _terms(parts: list[Any]) -> Terms:
     if tuple(map(type, parts)) not in _TERMS_SHAPES:
         raise TypeError("the terms have other parts")
-    lease, retention, recovery, rerun_within, attempts_max, settle, deduplicated = parts
-    return Terms(lease, retention, _RECOVERIES[recovery], rerun_within, attempts_max, settle, deduplicated)
+    return Terms(*parts)._replace(recovery=_RECOVERIES[parts[2]])
 
 
 def _result(parts: Sequence[Any], blobs: _Blobs) -> Result:
@@ -197,7 +196,7 @@ def _of(*kinds: type) -> Callable[[Any, _Blobs], Any]:
 
 
 _BASE_SHAPES = {(str,) * 6 + (fingerprint, list, int, int, int) for fingerprint in (list, NoneType)}
-_TERMS_SHAPES = set(product([int], [int, NoneType], [str], [int, NoneType], [int, NoneType], [int], [bool]))
+_TERMS_SHAPES = set(product([int], [int, NoneType], [str], [int, NoneType], [int, NoneType], [int], [bool], [bool]))
 _STATES: dict[object, State] = {state.value: state for state in State}
 _RECOVERIES: dict[object, RecoveryKind] = {kind.value: kind for kind in RecoveryKind}
 _RESULTS: dict[object, ResultKind] = {kind.value: kind for kind in ResultKind}
