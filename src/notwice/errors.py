@@ -33,6 +33,10 @@ from notwice.problems import KINDS, Problem, problem
 class NotApplied(Exception):
     """Raised by a handler: nothing happened, the operation may run again. The guard abandons it."""
 
+    def problem(self) -> Problem:
+        """What an HTTP client is told if the key is free again. A type of yours may say it in words of its own."""
+        return problem("not_applied", retry_after=1)
+
 
 class NotwiceError(Exception):
     """Base of all errors that notwice raises.

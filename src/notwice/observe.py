@@ -29,6 +29,7 @@ EVENTS: dict[str, tuple[int, str]] = {
     "completed": (logging.DEBUG, "an operation was completed"),
     "failed": (logging.DEBUG, "an operation was finished with a definite refusal"),
     "abandoned": (logging.INFO, "an operation was given back: nothing happened"),
+    "not_freed": (logging.WARNING, "an operation was given back, but its key is not free: its outcome is unknown"),
     "suspended": (logging.WARNING, "an operation ended without a known outcome"),
     "unanswered": (logging.WARNING, "the store did not confirm a write; it is settled behind the caller"),
     "ownership_lost": (logging.ERROR, "an owner found that another has its operation"),

@@ -16,7 +16,7 @@ from notwice.codec import decode_value, encode_value
 from notwice.errors import NotApplied, NotCompleted, NotwiceError, OperationEnded, OwnershipLost, StoreUnavailable
 from notwice.flows import Change, Ownership
 from notwice.heart import Hold
-from notwice.model import Op, Record, RecordView, Reply, Result, State
+from notwice.model import Op, Record, RecordView, Released, Reply, Result, State
 from notwice.policy import Policy
 from notwice.results import OMITTED, result_of, text_of
 from notwice.runtime import Runtime, drive, drive_async, new_etag
@@ -133,6 +133,11 @@ class OperationBase:
         return self._own.ended or self._own.pending is not None
 
     @property
+    def freed(self) -> bool:
+        """Whether it was abandoned and its key is free again, or will be as soon as the store has confirmed that."""
+        return (self._own.pending or self._own.record).released is not Released.NO
+
+    @property
     def recovered(self) -> bool:
         """Whether an earlier attempt may have left something behind."""
         return not self._own.claim.created
@@ -182,7 +187,17 @@ class OperationBase:
     def _abandoning(self) -> Move:
         own = self._own
         change = partial(core.abandoned, claim=own.claim, touched=own.touched)
-        return Move("abandoned", change, ends=True, forgiving=True)
+        kept = self._kept_back()
+        return Move("not_freed" if kept else "abandoned", change, ends=True, forgiving=True, detail=kept)
+
+    def _kept_back(self) -> str:
+        """Why to abandon would not free the key; empty if it would."""
+        own = self._own
+        if own.touched:
+            return "a downstream key or a checkpoint was taken before"
+        if own.claim.created or (own.claim.prior is not None and own.claim.prior.released is not Released.NO):
+            return ""
+        return f"this is attempt {own.record.attempt}, and an earlier one may have taken effect"
 
     def _putting_back(self, error: str) -> Move:
         return Move("reconcile_unknown", partial(core.put_back, error=error), ends=True, forgiving=True)

@@ -46,7 +46,7 @@ def test_marks_are_exposed_to_browsers(serve: Serve) -> None:
     face = serve(says(201, headers=[("Access-Control-Expose-Headers", "X-Total, idempotency-replayed")]))
     face.request()
     assert face.request().header("access-control-expose-headers") == "X-Total, idempotency-replayed"
-    held = serve(says(503, headers=[("Retry-After", "3")]))
+    held = serve(says(402, headers=[("Retry-After", "3")]))
     held.request()
     replay = held.request()
     assert (replay.header("retry-after"), replay.replayed) == ("3", "true")

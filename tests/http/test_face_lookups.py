@@ -11,7 +11,7 @@ import pytest
 from notwice import Guard, Policy
 from notwice.http import SHARED, Dialect, HttpPolicy
 from notwice.model import Result, ResultKind
-from tests.http.harness import KEY, AsgiFace, Face, Says, Serve, problem, says
+from tests.http.harness import KEY, Face, Says, Serve, finish, problem, says
 
 
 def looked_up(face: Face, key: str = "k-1", **more: Any) -> dict[str, Any]:
@@ -35,16 +35,43 @@ def test_the_status_can_be_looked_up(serve: Serve) -> None:
 
 
 def test_the_status_of_what_failed_or_is_open(serve: Serve) -> None:
-    """P12: A failed operation tells its error, an unresolved one its state alone."""
-    face = serve(says(404, b"gone", [("content-type", "text/plain")]), says(500, b"oops"), status_path="/status")
+    """P12: A failed operation tells its error; an unresolved one says so, with its answer, if one was kept."""
+    script = [
+        says(404, b"gone", [("content-type", "text/plain")]),
+        says(500, b'"oops"'),
+        says(202, b"1"),
+        LookupError(),
+    ]
+    face = serve(*script, status_path="/status", statuses={202: "unknown"})
     face.request()
     document = looked_up(face)
     assert (document["state"], document["original_status"], document["error"]) == ("failed", 404, "gone")
     face.request(headers=[("Idempotency-Key", "k-2")])
     document = looked_up(face, "k-2")
-    assert document["state"] == "accepted"
-    assert "result" not in document
-    assert "original_status" not in document
+    assert (document["state"], document["unresolved"], document["lapsed"]) == ("accepted", True, False)
+    assert (document["original_status"], document["error"]) == (500, "oops")
+    face.request(headers=[("Idempotency-Key", "k-3")])
+    document = looked_up(face, "k-3")
+    assert (document["unresolved"], document["original_status"], document["result"]) == (True, 202, 1)
+    with pytest.raises(LookupError):
+        face.request(headers=[("Idempotency-Key", "k-4")])
+    document = looked_up(face, "k-4")
+    assert document["unresolved"]
+    assert document.keys().isdisjoint({"original_status", "result", "error"})
+
+
+def test_the_status_of_what_a_killed_process_left(serve: Serve) -> None:
+    """P7, P12: an owner that went silent is told from one at work: it lapses, and its operation is unresolved."""
+    face = serve(says(201), status_path="/status")
+    guard = Guard(face.store, clock=face.clock, policy=Policy(lease=10, run_max=0.001))
+    guard.begin("http", "k-1", namespace="a")
+    told = [looked_up(face)]
+    face.clock.advance(11)
+    told.append(looked_up(face))
+    assert [(document["state"], document["unresolved"], document["lapsed"]) for document in told] == [
+        ("in_progress", False, False),
+        ("in_progress", True, True),
+    ]
 
 
 def test_what_is_free_again_is_not_found(serve: Serve) -> None:
@@ -76,6 +103,9 @@ def test_a_look_up_asks_before_it_gives_a_stored_answer(serve: Serve) -> None:
     assert looked_up(face)["state"] == "not_found"
     face.request()
     problem(face.request("/status?idempotency_key=k-1", (), method="GET"), 403, "replay_forbidden")
+    held = serve(says(503, b"oops"), status_path="/status", authorize_replay=lambda _: False)
+    held.request()
+    problem(held.request("/status?idempotency_key=k-1", (), method="GET"), 403, "replay_forbidden")
 
 
 def test_without_status_path_there_is_no_look_up(serve: Serve) -> None:
@@ -160,13 +190,7 @@ def test_a_handler_may_end_its_operation_itself(serve: Serve) -> None:
     face = serve(says(201))
 
     def ends(seen: Any) -> Says:
-        operation = seen.operation
-        if isinstance(face, AsgiFace):
-            flow = operation.complete({"id": 7})
-            with pytest.raises(StopIteration):
-                flow.send(None)
-        else:
-            operation.complete({"id": 7})
+        finish(face, seen.operation.complete({"id": 7}))
         return says(202, b"ok")
 
     face.handler.script = [ends]

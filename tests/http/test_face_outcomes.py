@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from notwice import NotApplied, Policy, State
+from notwice.observe import LogObserver
 from notwice.policy import rerun
-from tests.http.harness import Says, Serve, problem, says
+from notwice.problems import Problem
+from tests.http.harness import Says, Serve, finish, problem, says
 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 205, 301, 303, 304, 400, 402, 404, 409, 410, 422, 499])
@@ -49,6 +51,21 @@ def test_an_unknown_outcome_is_held_with_its_answer(serve: Serve, status: int) -
     assert face.handler.count == 1
     [view] = face.records()
     assert (view.state, view.unresolved) == (State.ACCEPTED, True)
+
+
+def test_a_replay_of_what_is_held_says_so(serve: Serve) -> None:
+    """C38: a held answer's replay is marked as of unknown outcome, and no longer says when to come again: a retry
+    runs nothing. The first answer goes out as the handler gave it.
+    """
+    face = serve(says(503, b"busy", [("Retry-After", "3")]))
+    first, second = face.request(), face.request()
+    assert (first.header("retry-after"), first.header("idempotency-outcome")) == ("3", None)
+    assert (second.header("retry-after"), second.header("idempotency-outcome")) == (None, "unknown")
+    assert second.header("access-control-expose-headers") == "Idempotency-Replayed, Idempotency-Outcome"
+    finished = serve(says(404, b"no", [("Retry-After", "3")]))
+    finished.request()
+    replay = finished.request()
+    assert (replay.header("retry-after"), replay.header("idempotency-outcome")) == ("3", None)
 
 
 def test_an_unknown_outcome_is_run_again_under_rerun(serve: Serve) -> None:
@@ -106,8 +123,9 @@ def test_the_handler_may_say_what_its_answer_means(
     face = serve(says(status, b"x", [("Idempotency-Outcome", outcome)]))
     first = face.request()
     assert (first.status, first.header("idempotency-outcome")) == (status, None)
-    assert face.records()[0].state is state
-    assert face.request().header("idempotency-outcome") is None
+    [view] = face.records()
+    assert view.state is state
+    assert face.request().header("idempotency-outcome") == ("unknown" if view.unresolved else None)
     assert face.handler.count == runs
 
 
@@ -133,6 +151,85 @@ def test_not_applied_is_a_503_and_frees_the_key(serve: Serve) -> None:
     assert int(first.header("retry-after") or 0) >= 1
     assert [face.request().replayed for _ in range(2)] == [None, "true"]
     assert face.handler.count == 2
+
+
+def takes_a_key(seen: Any) -> Says:
+    """Give the next system its key, and then say that nothing happened."""
+    seen.operation.downstream_key("refund")
+    raise NotApplied
+
+
+def test_not_applied_is_not_promised_where_the_key_is_not_free(serve: Serve, caplog: Any) -> None:
+    """P10: a handler that took a downstream key before it says that nothing happened frees nothing: the first caller is
+    told that the outcome is unknown, as each duplicate is, and the log says why.
+    """
+    face = serve(takes_a_key, says(201))
+    face.guard._runtime.observer = LogObserver()
+    first, second = face.request(), face.request()
+    for answer in (first, second):
+        document = problem(answer, 409, "unresolved")
+        assert (answer.header("idempotency-outcome"), answer.header("retry-after")) == ("unknown", None)
+        assert (document["safe_new_key"], document["state"]) == (False, "accepted")
+    assert face.handler.count == 1
+    warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "a downstream key or a checkpoint was taken before" in warned[0]
+
+
+def test_a_later_attempt_does_not_promise_for_an_earlier_one(serve: Serve) -> None:
+    """P10: what attempt 2 knows says nothing about attempt 1; under ``rerun`` the caller is told to come again."""
+    face = serve(says(503), NotApplied(), says(201), policy=Policy(recovery=rerun))
+    assert face.request().status == 503
+    again = face.request()
+    problem(again, 409, "unresolved")
+    assert (again.header("idempotency-outcome"), again.header("retry-after")) == ("unknown", "1")
+    assert face.observer.counts["not_freed"] == 1
+    face.clock.advance(3)
+    assert face.request().status == 201
+
+
+def test_an_answer_that_could_not_free_its_key_says_so(serve: Serve) -> None:
+    """P10: a 429 after a downstream key was taken goes out as it is, marked as of unknown outcome, so that an outer
+    guard does not free its own key by it.
+    """
+
+    def limited(seen: Any) -> Says:
+        seen.operation.downstream_key("refund")
+        return says(429, b"later", [("Idempotency-Outcome", "not-applied")])
+
+    face = serve(limited)
+    first = face.request()
+    assert (first.status, first.body, first.header("idempotency-outcome")) == (429, b"later", "unknown")
+    assert first.header("access-control-expose-headers") == "Idempotency-Outcome"
+    problem(face.request(), 409, "unresolved")
+
+
+def test_what_a_handler_ended_is_told_even_if_it_raises_not_applied(serve: Serve) -> None:
+    """An operation that is completed by its handler stays so: the caller gets that answer, not a promise."""
+    face = serve(NotApplied())
+
+    def ends(seen: Any) -> Says:
+        finish(face, seen.operation.complete({"id": 7}))
+        raise NotApplied
+
+    face.handler.script = [ends]
+    first, second = face.request(), face.request()
+    assert (first.status, first.body) == (second.status, second.body) == (200, b'{"id":7}')
+
+
+class Closed(NotApplied):
+    """Says in words of its own that nothing happened."""
+
+    def problem(self) -> Problem:
+        headers = (("content-type", "application/problem+json"), ("idempotency-outcome", "not-applied"))
+        return Problem(502, headers, b'{"code":"closed"}')
+
+
+def test_a_type_of_not_applied_may_have_its_own_answer(serve: Serve) -> None:
+    """An exception that says that nothing happened may bring the refusal that the caller gets."""
+    face = serve(Closed(), says(201))
+    first = face.request()
+    assert (first.status, first.body, first.header("idempotency-outcome")) == (502, b'{"code":"closed"}', "not-applied")
+    assert face.request().status == 201
 
 
 def test_exception_types_can_be_answers(serve: Serve) -> None:

@@ -350,6 +350,10 @@ def test_abandon_frees_only_an_untouched_claim(touch: str) -> None:
     getattr(operation, touch)("charge")
     operation.abandon()
     assert world.view().unresolved
+    assert not operation.freed
+    [event] = [event for event in world.notebook.events if event.name == "not_freed"]
+    assert event.detail == "a downstream key or a checkpoint was taken before"
+    assert world.notebook.counts["abandoned"] == 0
 
 
 def test_abandon_of_a_second_attempt_does_not_free_the_first_ones_effect() -> None:
@@ -358,9 +362,12 @@ def test_abandon_of_a_second_attempt_does_not_free_the_first_ones_effect() -> No
     first = world.own()
     first.checkpoint("charge", 7)
     world.crash(first)
-    world.own().abandon()
+    second = world.own()
+    second.abandon()
     view = world.view()
     assert (view.state, view.unresolved, view.record.recovery_point) == (State.ACCEPTED, True, "charge")
+    assert not second.freed
+    assert world.notebook.events[-1].detail == "this is attempt 2, and an earlier one may have taken effect"
     world.clock.advance(2)
     assert world.own().attempt == 3
 
@@ -376,12 +383,16 @@ def test_abandon_gives_an_operators_mark_back() -> None:
             operation.downstream_key()
         operation.abandon()
         assert (world.view().record.released is Released.OPERATOR) is not touched
+        assert operation.freed is not touched
 
 
 def test_a_freed_record_is_kept_for_a_lease_and_then_purged() -> None:
     """P6: released-as-new is kept one lease, so that late messages find it, and is purged after that."""
     world = World(lease=300)
-    world.own().abandon()
+    operation = world.own()
+    before = operation.freed
+    operation.abandon()
+    assert (before, operation.freed) == (False, True)
     assert world.view().record.released is Released.AS_NEW
     world.clock.advance(300)
     assert world.guard.purge() == 0

@@ -41,9 +41,11 @@ class Run:
         self._incoming = _incoming(body)
         self._whole = asyncio.Event()
         self._start: Message = {}
+        self._headers: Headers = ()
         self._opened = False  # the start went out
         self._settled = False  # the answer was whole, and the operation was ended by it
         self._raised = False  # the app raised
+        self._kept_back = False  # the answer says that nothing happened, and the key could not be freed by it
         self._detached = False  # nobody is left to send to
         self._cut_short = False  # the app knows it: what it ends now was not ended by itself
         self._held: list[bytes] = []
@@ -90,8 +92,7 @@ class Run:
         """The answer in place of one that an exception prevented; ``None`` if it is the server's to tell."""
         if self._opened or self._settled or not self._raised:
             return None
-        operation = self._operation
-        return self._exchange.excuse(error, operation.policy, self._request, operation=operation.operation)
+        return self._exchange.excuse(error, self._operation, self._request)
 
     def _scope(self) -> Scope:
         """The scope that the app sees: with its operation, without what would bypass the capture."""
@@ -130,9 +131,8 @@ class Run:
 
     async def _take_start(self, message: Message) -> None:
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in message.get("headers", ())]
-        kept = self._capture.start(message["status"], headers)
-        self._start = {**message, "headers": _encoded(self._exchange.marked(kept, guarded=self._operation.guarded))}
-        self._start.pop("trailers", None)
+        self._headers = self._capture.start(message["status"], headers)
+        self._start = {name: value for name, value in message.items() if name != "trailers"}
         if self._capture.breakable:
             self._whole.set()
             await self._open()
@@ -190,6 +190,8 @@ class Run:
             return None if ending is Ending.ABANDONED else error
         except NotwiceError:
             pass
+        finally:
+            self._kept_back = ending is Ending.ABANDONED and not operation.freed
         return None
 
     async def _flush(self, *, more: bool) -> None:
@@ -201,7 +203,9 @@ class Run:
     async def _open(self) -> None:
         if not self._opened:
             self._opened = True
-            await self._emit(self._start)
+            guarded, kept_back = self._operation.guarded, self._kept_back
+            headers = _encoded(self._exchange.marked(self._headers, guarded=guarded, kept_back=kept_back))
+            await self._emit({**self._start, "headers": headers})
 
     async def _emit(self, message: Message) -> None:
         """Send to the client. One that is gone stops only an answer that may be cut short."""

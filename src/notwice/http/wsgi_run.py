@@ -11,7 +11,7 @@ from typing import Any, Final
 from wsgiref.types import StartResponse, WSGIApplication
 
 from notwice.errors import NotwiceError, OwnershipLost
-from notwice.http.exchange import Answer, Ending, Exchange, RequestView, offered
+from notwice.http.exchange import Answer, Ending, Exchange, Headers, RequestView, offered
 from notwice.http.spool import Spool
 from notwice.operation import Operation
 
@@ -35,10 +35,11 @@ class Run:
         self._body = body
         self._guards = guards
         self._capture = exchange.capture(request)
-        self._start: tuple[str, Lines] = ("", [])
+        self._start: tuple[str, Headers] = ("", ())
         self._opened = False  # the server has status and headers
         self._settled = False  # the answer was whole, and the operation was ended by it
         self._raised = False  # the app raised
+        self._kept_back = False  # the answer says that nothing happened, and the key could not be freed by it
         self._held: list[bytes] = []
 
     def serve(self, app: WSGIApplication, start_response: StartResponse) -> Iterable[bytes]:
@@ -88,8 +89,7 @@ class Run:
         """The answer in place of one that an exception prevented; ``None`` if it is the server's to tell."""
         if self._opened or self._settled or not self._raised:
             return None
-        operation = self._operation
-        return self._exchange.excuse(error, operation.policy, self._request, operation=operation.operation)
+        return self._exchange.excuse(error, self._operation, self._request)
 
     def _environment(self) -> Environment:
         """The environment that the app sees: with its operation and its whole body, without ways around the capture."""
@@ -122,8 +122,7 @@ class Run:
             self._held.clear()
         elif self._capture.started:
             raise AssertionError("start_response was called twice, and the second time without exc_info")
-        kept = self._capture.start(int(status[:3]), headers)
-        self._start = (status, list(self._exchange.marked(kept, guarded=self._operation.guarded)))
+        self._start = status, self._capture.start(int(status[:3]), headers)
         return self._write
 
     def _write(self, chunk: bytes) -> None:
@@ -198,6 +197,8 @@ class Run:
             return None if ending is Ending.ABANDONED else error
         except NotwiceError:
             pass
+        finally:
+            self._kept_back = ending is Ending.ABANDONED and not operation.freed
         return None
 
     def _flushed(self) -> bytes:
@@ -209,7 +210,10 @@ class Run:
     def _open(self) -> Callable[[bytes], object]:
         if not self._opened:
             self._opened = True
-            self._server_write = self._server_start(*self._start)
+            status, headers = self._start
+            guarded, kept_back = self._operation.guarded, self._kept_back
+            marked = self._exchange.marked(headers, guarded=guarded, kept_back=kept_back)
+            self._server_write = self._server_start(status, list(marked))
         return self._server_write
 
 

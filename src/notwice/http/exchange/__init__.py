@@ -27,10 +27,9 @@ from notwice.fingerprint import (
 from notwice.http.exchange.answers import (
     Answer,
     Client,
+    duplicate_answer,
     error_answer,
     failure,
-    has_answer,
-    lost_answer,
     record_answer,
     refusal,
     refused,
@@ -89,6 +88,35 @@ class Body(Protocol):
 
     def read(self) -> bytes:
         """The whole body."""
+        ...
+
+
+class Owned(Protocol):
+    """What is asked of an operation whose handler has ended."""
+
+    @property
+    def operation(self) -> str:
+        """Its id."""
+        ...
+
+    @property
+    def view(self) -> RecordView:
+        """Its record as it was left."""
+        ...
+
+    @property
+    def policy(self) -> Policy:
+        """The policy that it was begun with."""
+        ...
+
+    @property
+    def freed(self) -> bool:
+        """Whether its key is free again."""
+        ...
+
+    @property
+    def guarded(self) -> bool:
+        """Whether a record stands behind it."""
         ...
 
 
@@ -191,31 +219,39 @@ class Exchange:
 
     def error(self, error: NotwiceError, request: RequestView) -> Answer:
         """The answer where the guard raised."""
-        if isinstance(error, OwnershipLost):
-            return lost_answer(self._look, error, _client(request))
+        if isinstance(error, OwnershipLost) and error.view is not None:
+            return self._told_as_duplicate(error.view, request)
         return error_answer(self._look, error)
 
     def forbidden(self) -> Answer:
         """The answer where a stored answer may not be given to this caller."""
         return refusal(self._look, problem("replay_forbidden"))
 
-    def excuse(self, error: Exception, policy: Policy, request: RequestView, *, operation: str) -> Answer | None:
+    def excuse(self, error: Exception, owned: Owned, request: RequestView) -> Answer | None:
         """The answer where the handler raised before it answered; ``None`` if the exception is the server's to tell.
 
-        One of ``final_errors`` is told alike to the first caller and to the next.
+        One of ``final_errors`` is told alike to the first caller and to the next. A handler's word that nothing
+        happened is told only if the guard could free the key by it; else the caller gets what a duplicate would get.
         """
+        policy = owned.policy
         if isinstance(error, (NotApplied, *policy.not_applied_errors)):
-            return refusal(self._look, problem("not_applied", retry_after=1))
+            if owned.guarded and not owned.freed:
+                return self._told_as_duplicate(owned.view, request)
+            told = error.problem() if isinstance(error, NotApplied) else problem("not_applied", retry_after=1)
+            return refusal(self._look, told)
         if isinstance(error, policy.final_errors):
-            return failure(self._look, operation)
+            return failure(self._look, owned.operation)
         return self.error(error, request) if isinstance(error, OwnershipLost) else None
 
-    def marked(self, headers: Headers, *, guarded: bool) -> Headers:
-        """The headers of a first answer, marked if it was given without a guard."""
-        if guarded:
+    def marked(self, headers: Headers, *, guarded: bool, kept_back: bool) -> Headers:
+        """The headers of a first answer, marked if it was given without a guard, or if its key could not be freed."""
+        if not guarded:
+            name, value = self._look.guarded_header, "false"
+        elif kept_back:
+            name, value = self._look.outcome_header, "unknown"
+        else:
             return headers
-        name = self._look.guarded_header
-        return exposed((*headers, (name.lower(), "false")), [name])
+        return exposed((*headers, (name.lower(), value)), [name])
 
     def is_look_up(self, method: str, path: str) -> bool:
         """Whether the request asks for an operation's status."""
@@ -237,7 +273,10 @@ class Exchange:
 
     def has_answer(self, view: RecordView | None) -> bool:
         """Whether a look-up would give a stored answer."""
-        return has_answer(view)
+        return view is not None and view.answered
+
+    def _told_as_duplicate(self, view: RecordView, request: RequestView) -> Answer:
+        return duplicate_answer(self._look, view, _client(request))
 
 
 def _client(request: RequestView) -> Client:

@@ -9,15 +9,27 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from notwice.codec import decode_value
-from notwice.errors import EncodingError, NotwiceError, OwnershipLost
+from notwice.errors import EncodingError, NotwiceError
 from notwice.http.exchange.capture import BODILESS
 from notwice.http.exchange.codings import for_client
 from notwice.http.exchange.dialect import STANDARD, Dialect
 from notwice.http.exchange.headers import Headers, exposed, values, without
-from notwice.model import InProgress, Mismatch, RecordView, Released, Result, ResultKind, State, Unresolved
+from notwice.model import (
+    InProgress,
+    Mismatch,
+    RecordView,
+    RecoveryKind,
+    Released,
+    Result,
+    ResultKind,
+    State,
+    Unresolved,
+)
 from notwice.problems import Problem, problem
 
 _OK: Final = 200
+_UNKNOWN: Final = "unknown"
+_ERROR_MIN: Final = 400
 _NO_STORE: Final = ("cache-control", "no-store")
 
 
@@ -65,21 +77,20 @@ def error_answer(look: Dialect, error: NotwiceError) -> Answer:
     return refusal(look, told)
 
 
-def lost_answer(look: Dialect, error: OwnershipLost, client: Client) -> Answer:
-    """What the loser of a complete is told: what a duplicate would get."""
-    view = error.view
-    if view is None:
-        return error_answer(look, error)
+def duplicate_answer(look: Dialect, view: RecordView, client: Client) -> Answer:
+    """What a duplicate would get that takes nothing over: for an owner who has nothing better to tell."""
     if view.answered:
         return replay(look, view, client)
     if view.state is State.IN_PROGRESS and not view.lapsed:
         return refused(look, InProgress(view, retry_after=1))
-    return refused(look, Unresolved(view))
+    holds = view.record.terms.recovery is RecoveryKind.HOLD
+    return refused(look, Unresolved(view, retry_after=None if holds else 1))
 
 
 def replay(look: Dialect, view: RecordView, client: Client) -> Answer:
     """The first answer once more, marked as a replay.
 
+    A held one says that its outcome is unknown, and no longer when to come again: a retry runs nothing.
     A result that is no response (an operator's, or a handler's own) is given as JSON, or as a refusal if it failed.
     """
     stored = view.record.result
@@ -91,7 +102,12 @@ def replay(look: Dialect, view: RecordView, client: Client) -> Answer:
     else:
         headers, body = for_client(headers, body, client.accept_encoding)
     headers = (*headers, (look.replayed_header.lower(), mark))
-    shown = [look.replayed_header, *(["Retry-After"] if values(headers, "retry-after") else [])]
+    shown = [look.replayed_header]
+    if not view.record.terminal:
+        headers = (*without(headers, "retry-after"), (look.outcome_header.lower(), _UNKNOWN))
+        shown.append(look.outcome_header)
+    elif values(headers, "retry-after"):
+        shown.append("Retry-After")
     headers = exposed(headers, shown)
     if status in BODILESS or client.method == "HEAD":
         return Answer(status, headers, b"")
@@ -115,7 +131,8 @@ def failure(look: Dialect, operation: str) -> Answer:
 def record_answer(look: Dialect, key: str, view: RecordView | None) -> Answer:
     """What is known of the operation with this key, for the status look-up.
 
-    ``result`` and ``error`` hold the first answer's body: a JSON value, else text, else base64.
+    ``result`` and ``error`` hold the first answer's body: a JSON value, else text, else base64. What is ``unresolved``
+    has them if its answer was kept; ``lapsed`` says that its owner is presumed gone.
     """
     if view is None or view.expired or view.record.released is Released.AS_NEW:
         return _document({"idempotency_key": key, "state": "not_found"})
@@ -123,20 +140,21 @@ def record_answer(look: Dialect, key: str, view: RecordView | None) -> Answer:
         "idempotency_key": key,
         "operation": view.operation,
         "state": str(view.state),
+        "unresolved": view.unresolved,
+        "lapsed": view.lapsed,
         "created_at": _time_text(view.record.created_ms),
         "updated_at": _time_text(view.written_ms),
     }
     stored = view.record.result
-    if view.record.terminal and stored is not None:
+    if view.answered and stored is not None:
         status, headers, body = _first(look, view, stored)
         document["original_status"] = status
-        document["result" if view.state is State.COMPLETED else "error"] = _shown(headers, body)
+        document["error" if _is_error(view.state, status) else "result"] = _shown(headers, body)
     return _document(document)
 
 
-def has_answer(view: RecordView | None) -> bool:
-    """Whether a look-up would give a stored answer away."""
-    return view is not None and view.record.terminal
+def _is_error(state: State, status: int) -> bool:
+    return state is State.FAILED or (state is State.ACCEPTED and status >= _ERROR_MIN)
 
 
 def _sized(status: int, headers: Headers, body: bytes) -> Answer:
