@@ -1,4 +1,4 @@
-"""A process that writes to a SQLite store and tells of every write that was acknowledged, for tests that stop it.
+"""A process that writes to a store in a file and tells of every acknowledged write, for tests that stop it.
 
 Each key is written three times: claimed, renewed, completed; the record's attempt counts them. Every acknowledged write
 is a line ``ack <key> <attempt>`` on standard output, every refused one ``refused <key> <error>``.
@@ -14,10 +14,15 @@ from pathlib import Path
 from notwice.errors import StoreUnavailable
 from notwice.model import Get, Insert, Op, Record, RecoveryKind, State, Swap, Terms
 from notwice.stores.batching import Batching
+from notwice.stores.jsonfile import JsonFileStore
 from notwice.stores.port import Store
 from notwice.stores.sqlite import SqliteStore, connection
 
 WRITES_PER_KEY = 3
+
+
+def store_at(path: Path) -> Store:
+    return JsonFileStore(path) if path.suffix == ".json" else SqliteStore(path)
 
 
 def say(*words: object) -> None:
@@ -71,7 +76,7 @@ def main() -> None:
     if arguments.unsafe:
         connection.SETTINGS["synchronous"] = ("OFF", 0)
     try:
-        store: Store = SqliteStore(arguments.path)
+        store = store_at(arguments.path)
     except StoreUnavailable as error:
         say("refused", "open", error)
         return
