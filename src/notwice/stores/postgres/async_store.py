@@ -28,9 +28,10 @@ from notwice.stores.postgres.place import (
     too_slow,
     translated,
 )
-from notwice.stores.postgres.rows import Statement, page_of, scan_of
+from notwice.stores.postgres.rows import Statement, scan_of
 from notwice.stores.postgres.store import PostgresStore
 from notwice.stores.shared import closed, refuse_repeated_names
+from notwice.stores.tables import page_of
 
 _T = TypeVar("_T")
 

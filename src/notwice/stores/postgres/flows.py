@@ -9,21 +9,20 @@ from collections.abc import Generator, Sequence
 from typing import Any, Final
 
 from notwice.errors import StoreUnavailable
-from notwice.model import Get, Insert, Op, Record, Reply, State, Swap
+from notwice.model import Get, Op, Reply
 from notwice.stores.findings import Finding
 from notwice.stores.migrations import ABSENT, Migration, Version, pending, refuse_newer
 from notwice.stores.postgres.checks import NAMES, SETTINGS, judged
 from notwice.stores.postgres.dialect import Dialect
 from notwice.stores.postgres.migrations import Names, steps_of
 from notwice.stores.postgres.rows import Found, Statement, statement_of
-from notwice.stores.shared import KeyLocked, name_of, reply_of, stamped
+from notwice.stores.shared import KeyLocked, name_of
+from notwice.stores.tables import answer_while_locked
 
 Rows = Sequence[Sequence[Any]]
 
 ASKED_MAX: Final = 8
 """How often an operation is asked for while rivals commit in between: the second time nearly always tells."""
-
-_LOCKED_ETAG = b"locked"
 
 
 class Undone(Exception):
@@ -58,28 +57,9 @@ def applying(ops: Sequence[Op], dialect: Dialect) -> Generator[Statement, Rows, 
 
 
 def _locked(op: Op, dialect: Dialect) -> Generator[Statement, Rows, Reply]:
-    """Answer an operation on a row, or on a key that nobody sees yet, that somebody's open transaction holds.
-
-    What can be read is read. A claim that would have to wait is told that somebody is at work, which is so: it gets
-    its own record as a stranger's that has just begun. Every other write raises `KeyLocked`: nothing was done.
-    """
+    """Answer an operation on a row, or on a key that nobody sees yet, that somebody's open transaction holds."""
     (row,) = yield statement_of([Get(*name_of(op))], dialect)
-    found = Found(*row)
-    reply = found.reply(op)
-    if isinstance(op, Get) or (isinstance(op, Insert) and reply.record is not None):
-        return reply
-    seen = reply.record
-    if isinstance(op, Swap) and not (isinstance(seen, Record) and seen.etag == op.expected_etag):
-        return reply
-    if op.record.state is not State.IN_PROGRESS or not _is_claim(op, seen):
-        raise KeyLocked("an open transaction holds this record; nothing was done")
-    stand_in = stamped(op.record._replace(etag=_LOCKED_ETAG), found.now_ms)
-    return reply_of((False, stand_in, found.now_ms, found.now_ms, 0))
-
-
-def _is_claim(op: Insert | Swap, seen: object) -> bool:
-    """Whether the write would make a new owner, not carry an owner's work on."""
-    return not isinstance(seen, Record) or op.record.created_ms == 0 or op.record.attempt != seen.attempt
+    return answer_while_locked(op, Found(*row).reply(op))
 
 
 # --- the tables -------------------------------------------------------------------------------------------------------

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from notwice.codec import decode_record, encode_record
-from notwice.model import AGE_UNKNOWN_MS, Get, Insert, Op, Page, Query, Record, RecordView, Reply, Swap, Unreadable
+from notwice.codec import encode_record
+from notwice.model import AGE_UNKNOWN_MS, Get, Insert, Op, Query, Record, RecordView, Reply, Swap
 from notwice.stores.postgres.dialect import UNRESOLVED, Dialect
-from notwice.stores.shared import FAR_MS, Name, cursor_after, name_of, place_after, reply_of, stamped
+from notwice.stores.shared import FAR_MS, name_of, place_after, reply_of, stamped
+from notwice.stores.tables import decoded
 
 _GET_COLUMNS = (None,) * 10
 _MAX_AFTER_MS = FAR_MS // 2

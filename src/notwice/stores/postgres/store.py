@@ -33,8 +33,9 @@ from notwice.stores.postgres.place import (
     too_slow,
     translated,
 )
-from notwice.stores.postgres.rows import Statement, load_of, page_of, scan_of
+from notwice.stores.postgres.rows import Statement, load_of, scan_of
 from notwice.stores.shared import closed, refuse_repeated_names
+from notwice.stores.tables import page_of
 
 _R = TypeVar("_R")
 _T = TypeVar("_T")
