@@ -20,6 +20,14 @@ def test_other_methods_pass_through(serve: Serve, method: str) -> None:
     assert face.records() == []
 
 
+@pytest.mark.parametrize("method", ["post", "patch", "Patch"])
+def test_a_method_is_guarded_however_it_is_spelled(serve: Serve, method: str) -> None:
+    """C01: Browsers send "patch" as a script writes it, and some frameworks take it for PATCH: it runs once, too."""
+    face = serve(says(201))
+    assert [face.request(method=method).replayed for _ in range(2)] == [None, "true"]
+    assert face.handler.count == 1
+
+
 def test_without_a_key_each_request_runs(serve: Serve) -> None:
     """C26, T17: Two requests without a key are two requests, even if they are equal; nothing is recorded."""
     face = serve(says(201))

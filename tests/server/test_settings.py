@@ -70,6 +70,14 @@ def test_an_unknown_option_gets_a_suggestion_wherever_it_stands(tmp_path: Path) 
     assert "--principle: there is no such option. Did you mean --principal?" in found
 
 
+def test_a_password_in_an_address_is_not_said_again() -> None:
+    """P15: what is wrong with the address of the service is told without the credential that stands in it."""
+    found = sentences(upstream="http://user:hunter2@h", principal="shared")
+    assert len(found) == 1
+    assert "password" in found[0]
+    assert "hunter2" not in found[0]
+
+
 def test_variables_that_a_platform_sets_for_a_service_of_this_name_are_no_options() -> None:
     """A container platform announces a service called notwice by variables of our prefix; they are passed over."""
     announced = {
@@ -95,6 +103,8 @@ def test_all_errors_are_told_at_once() -> None:
     [
         ("upstream", "ftp://h"), ("upstream", "127.0.0.1:9000"), ("upstream", "http://u:p@h"), ("upstream", "http://"),
         ("upstream", "http://h:99999"), ("upstream", "http://h?x=1"), ("upstream", "http://straße"),
+        ("upstream", "http://h:0"), ("upstream", "http://a..b"), ("upstream", "http://h h"),
+        ("upstream", "http://h/a b"), ("upstream", "http://h/a\r\nX: y"), ("scope", "a\nb"), ("scope", "s" * 5000),
         ("principal", "header"), ("principal", "header:"), ("principal", "header:a b"), ("principal", "jwt:"),
         ("principal", "shared:x"), ("principal", "everybody"), ("listen", "h:99999"), ("listen", "::1:80"),
         ("lease", "0"), ("lease", "-1"), ("lease", "1y"), ("retention", "0s"), ("wait", "soon"), ("methods", ""),

@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import json
+import os
 import sqlite3
 import subprocess
 import sys
@@ -200,7 +201,9 @@ def test_resolve_gives_duplicates_the_answer_that_a_person_found(store: Store, r
         (), ("--completed",), ("--completed", "--failed", "--result", "1"), ("--result", "1"),
         ("--completed", "--result", "1", "--status", "200"), ("--completed", "--result", "{"),
         ("--completed", "--status", "99"), ("--completed", "--result", "1", "--body", "x"),
-        ("--completed", "--status", "200", "--body", "@no-such-file"),
+        ("--completed", "--status", "200", "--body", "@no-such-file"), ("--completed", "--result", "[" * 100_000),
+        ("--completed", "--status", "200", "--body", "x", "--content-type", "a/b\r\nSet-Cookie: a=b"),
+        ("--completed", "--status", "200", "--body", "x", "--content-type", "a/b; c=\u2603"),
     ],
 )  # fmt: skip
 def test_a_half_said_answer_changes_nothing(store: Store, run: Run, words: tuple[str, ...]) -> None:
@@ -377,3 +380,35 @@ def test_it_runs_as_a_program_and_its_reader_may_leave_early(store: Store) -> No
         process.stdout.close()
         assert process.stderr.read() == ""
         assert process.wait(20) == 0
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_no_record_stops_a_list_because_of_the_terminal(store: Store, encoding: str) -> None:
+    """C52: a scope that the terminal has no characters for is shown escaped, and the others are listed."""
+    store.suspended(scope="rechnung:\u2603")
+    store.suspended(scope="refund:1")
+    command = [sys.executable, "-m", "notwice", "ls", "--store", store.url]
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    told = subprocess.run(command, capture_output=True, env=environment, check=False)
+    assert (told.returncode, told.stderr) == (0, b"")
+    assert b"rechnung:\\u2603" in told.stdout
+    assert b"refund:1" in told.stdout
+
+
+@pytest.mark.parametrize("command", [["version"], ["ls"]])
+def test_a_full_disk_under_the_output_is_told(store: Store, command: list[str]) -> None:
+    """What could not be said is no success, and no trace of the interpreter."""
+    store.suspended()
+    with Path("/dev/full").open("w") as full:
+        words = [sys.executable, "-m", "notwice", *command]
+        environment = {**os.environ, "NOTWICE_STORE": store.url}
+        told = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, env=environment, check=False)
+    assert told.returncode == 3
+    assert b"No space left" in told.stderr
+    assert b"Traceback" not in told.stderr
+
+
+def test_an_age_beyond_all_time_is_a_usage_error(run: Run) -> None:
+    """An option that means nothing is told in a sentence."""
+    found = run("ls", "--older-than", "99999999999999d")
+    assert (found.status, "a hundred years" in found.err) == (2, True)

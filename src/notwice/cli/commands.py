@@ -15,6 +15,7 @@ from notwice.cli.arguments import FINE, REFUSED
 from notwice.model import RecordView, Result, ResultKind, Unreadable
 
 PURGE_STEP = 1000
+AGE_MAX_SECONDS = 100 * 365 * 86_400
 
 
 class Refused(Exception):
@@ -27,6 +28,8 @@ class Misused(Exception):
 
 def ls(guard: Guard, said: argparse.Namespace) -> int:
     """List operations."""
+    if (said.older_than or 0) > AGE_MAX_SECONDS:
+        raise Misused("--older-than: nothing is older than a hundred years.")
     found = _bound(guard, said.namespace).operations(
         state=said.state,
         unresolved=True if said.unresolved else None,
@@ -156,8 +159,12 @@ def _answer(said: argparse.Namespace) -> object:
             raise Misused("--body goes with --status; a value is given with --result.")
         try:
             return json.loads(said.result)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise Misused(f"--result is no JSON: {error}.") from error
+    if not (said.content_type.isascii() and said.content_type.isprintable()):
+        raise Misused(
+            "--content-type holds a character that a header can't have: no duplicate could be answered with it."
+        )
     headers = (("content-type", said.content_type),) if said.body is not None else ()
     return Result(ResultKind.HTTP, _body(said.body or ""), said.status, headers)
 

@@ -71,7 +71,7 @@ class IdempotencyMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection. All requests pay for what is asked here; nothing else."""
         if scope["type"] == "http":
-            if scope["method"] in self._methods:
+            if scope["method"].upper() in self._methods:  # some clients send "patch", and some frameworks take it
                 if self._always or self._has_key(scope):
                     return await self._serve(scope, receive, send)
             elif self._status_path is not None and self._exchange.is_look_up(scope["method"], scope["path"]):

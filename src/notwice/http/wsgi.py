@@ -81,7 +81,7 @@ class IdempotencyMiddleware:
 
     def __call__(self, environ: Environment, start_response: StartResponse) -> Iterable[bytes]:
         """Serve one request."""
-        if environ["REQUEST_METHOD"] in self._methods:
+        if environ["REQUEST_METHOD"].upper() in self._methods:  # some clients send "patch", and some frameworks take it
             if self._always or self._header in environ:
                 return self._serve(environ, start_response)
         elif self._status_path is not None and self._exchange.is_look_up(environ["REQUEST_METHOD"], _path(environ)):

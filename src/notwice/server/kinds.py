@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
+from notwice.errors import InvalidKey
+from notwice.identity import join_scope
 from notwice.server.durations import parse_duration, parse_size
 from notwice.server.options import Kind
 
@@ -16,6 +18,7 @@ SYMMETRIC = ("HS256", "HS384", "HS512")
 ASYMMETRIC = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, section 5.6.2
+_VISIBLE = re.compile(r"[!-~]+")
 
 
 class Address(NamedTuple):
@@ -55,6 +58,13 @@ def _some_text(value: object) -> str:
         message = "it can't be empty"
         raise ValueError(message)
     return text
+
+
+def _scope(value: object) -> str:
+    try:
+        return join_scope(_text(value))
+    except InvalidKey as error:
+        raise ValueError(str(error)) from error
 
 
 def _switch(value: object) -> bool:
@@ -166,14 +176,20 @@ def _target(value: object) -> Target:
     if not text:
         return Target("", "", 0, "", "")
     wrong = f"{text!r} is no address of a service; write it like http://127.0.0.1:9000"
+    if "@" in text:
+        message = (
+            "an address of a service with a user or a password in it can't be used; write it like http://127.0.0.1:9000"
+        )
+        raise ValueError(message)
     try:
         parts = urlsplit(text)
-        port = parts.port or {"http": 80, "https": 443}[parts.scheme]
+        port = {"http": 80, "https": 443}[parts.scheme] if parts.port is None else parts.port
     except (ValueError, KeyError):
         raise ValueError(wrong) from None
-    if not text.isascii() or not parts.hostname or parts.query or parts.fragment or parts.username is not None:
+    host = parts.hostname or ""
+    if not (_VISIBLE.fullmatch(text) and port and all(host.rstrip(".").split("."))) or parts.query or parts.fragment:
         raise ValueError(wrong)
-    return Target(parts.scheme, parts.hostname, port, parts.path.rstrip("/"), parts.netloc)
+    return Target(parts.scheme, host, port, parts.path.rstrip("/"), parts.netloc)
 
 
 def _principal(value: object) -> PrincipalSource:
@@ -207,6 +223,6 @@ HEADER = Kind("NAME", _header)
 RETENTION = Kind("DURATION", _retention)
 ALGORITHMS = Kind("NAMES", _algorithms)
 STORE = Kind("URL", _some_text)
-SCOPE = Kind("TEXT", _some_text)
+SCOPE = Kind("TEXT", _scope)
 FILE = Kind("FILE", _text)
 KEYS = Kind("FILE|URL", _text)
