@@ -81,7 +81,7 @@ def test_a_failing_call_loses_nothing(name: str, strace: str, tmp_path: Path) ->
         return "(INJECTED)" in log or "+++ killed" in log, sum(acks.values())
 
     (tmp_path / "undisturbed").mkdir()
-    numbers = spread(calls_made(calls, tmp_path / "undisturbed" / "cache.json"))[::2]  # each run opens the file and writes it fifteen times
+    numbers = spread(calls_made(calls, tmp_path / "undisturbed" / "cache.json"))[::2]
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         outcomes = list(pool.map(try_at, numbers))
     print(f"{name}: {len(outcomes)} faults, {sum(count for _, count in outcomes)} acknowledged writes, none lost")

@@ -22,8 +22,8 @@ AT_ONCE: Final = 100
 """How many records are carried at once: few enough for a server's limits, many enough to share its commits."""
 
 DAMAGED: Final = "can't be read"
-TAKEN: Final = "have another record in their place"
-NAMELESS: Final = "don't tell their scope from their key; say --scope for each scope that their names begin with"
+TAKEN: Final = "another record has that place"
+NAMELESS: Final = "the name does not tell the scope from the key: say --scope for each scope that names begin with"
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class Report:
         if self.running:
             print(f"{self.running} are in progress: see that no owner works on in the old store", file=sys.stderr)
         for reason, count in self.left.items():
-            print(f"not carried: {count} that {reason}", file=sys.stderr)
+            print(f"not carried: {count} ({reason})", file=sys.stderr)
         return REFUSED if self.left else FINE
 
 
@@ -118,7 +118,7 @@ def _load_singly(target: Loads, views: Sequence[RecordView], report: Report) -> 
             errors.append(error)
             if len(errors) == len(views):  # it is not about the records
                 raise
-    report.left.update(f"the other store refuses: {error}" for error in errors)
+    report.left.update(f"refused by the other store: {error}" for error in errors)
 
 
 def _count(target: Loads, view: RecordView, report: Report, *, stored: bool) -> None:
