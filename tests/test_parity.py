@@ -25,7 +25,11 @@ PAIRS = [
         "stores.port:AsyncStore",
         apart={"blocking": "threads that have no loop, as the heartbeat's, need the sync face of an async store"},
     ),
-    Pair("operation:Operation", "operation:AsyncOperation"),
+    Pair(
+        "operation:Operation",
+        "operation:AsyncOperation",
+        apart={"_store": "each has its own face of the store"},
+    ),
     Pair(
         "guard:Guard",
         "async_guard:AsyncGuard",

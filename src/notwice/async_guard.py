@@ -14,8 +14,19 @@ from notwice import core, flows
 from notwice.core import Ask
 from notwice.decorate import Target, computed, isawaitable, refuse_lazy
 from notwice.errors import EncodingError, NotwiceError, OwnershipLost, StoreUnavailable
-from notwice.flows import OperatorChange, Ownership, Sent
-from notwice.guard_base import ABSENT, DEFAULT_POLICY, Done, Duplicate, GuardBase, Key, RequestPrint, Scope, reconciled
+from notwice.flows import NO_ORPHANS, OperatorChange, Ownership, Sent
+from notwice.guard_base import (
+    ABSENT,
+    DEFAULT_POLICY,
+    Done,
+    Duplicate,
+    GuardBase,
+    Key,
+    RequestPrint,
+    Scope,
+    held_open,
+    reconciled,
+)
 from notwice.heart import unavailable
 from notwice.model import (
     Fingerprint,
@@ -32,7 +43,7 @@ from notwice.observe import Observer
 from notwice.operation import AsyncOperation
 from notwice.policy import Applied, Duration, Policy, milliseconds, seconds
 from notwice.results import decode_result
-from notwice.runtime import Runtime, drive_async, new_etag
+from notwice.runtime import Runtime, drive_async, drive_within_async, joined_async, new_etag
 from notwice.stores import open_async_store
 from notwice.stores.batching import Batching
 from notwice.stores.port import AsyncStore, Store
@@ -90,6 +101,7 @@ class AsyncGuard(GuardBase):
         fingerprint: Fingerprint | RequestPrint | None = None,
         policy: Policy | None = None,
         namespace: str | None = None,
+        transaction: object = None,
     ) -> AsyncOperation | Replay | InProgress | Unresolved | Mismatch:
         """Claim an operation, or say why it is not yours to run.
 
@@ -97,12 +109,18 @@ class AsyncGuard(GuardBase):
         to compare nothing. `fingerprint` is a ready one in its place. With ``Policy.wait`` a duplicate of a running
         operation waits for its answer, and then begins again.
 
+        With `transaction`, an open connection of the store's database, the claim too is part of the caller's
+        transaction: for operations that touch nothing but that database. It has no lease; a rival waits or is told of
+        it; complete it before the commit, and what is rolled back never was.
+
         Gives an `AsyncOperation` (run it, and end it), a `Replay` of the first answer, `InProgress`, `Unresolved` or
         `Mismatch`. Raises `StoreUnavailable`, `ContentionError` or `UnsupportedRecord` (nothing may run), `InvalidKey`
         or `EncodingError` (nothing was stored).
         """
         policy = self._policy_of(policy)
         ask = self._asking(scope, key, request=request, fingerprint=fingerprint, policy=policy, namespace=namespace)
+        if transaction is not None:
+            return await self._claim_within(ask, policy, transaction)
         outcome = await self._claim(ask, policy)
         if isinstance(outcome, InProgress) and policy.wait_seconds:
             outcome = await self._wait(ask, policy, outcome)
@@ -300,6 +318,16 @@ class AsyncGuard(GuardBase):
             self._tell_claim(outcome)
         operation = AsyncOperation(self._runtime, outcome, policy)
         return await self._reconcile(operation, policy) if outcome.claim.asks else operation
+
+    async def _claim_within(
+        self, ask: Ask, policy: Policy, transaction: object
+    ) -> AsyncOperation | Replay | InProgress | Unresolved | Mismatch:
+        store = await joined_async(self._store, transaction)
+        flow = flows.begin(held_open(ask), {}, orphans=NO_ORPHANS, new_etag=new_etag)
+        outcome = await drive_within_async(flow, store)
+        return (
+            AsyncOperation(self._runtime, outcome, policy, within=store) if isinstance(outcome, Ownership) else outcome
+        )
 
     async def _wait(
         self, ask: Ask, policy: Policy, outcome: InProgress

@@ -62,6 +62,24 @@ class Orphans(Protocol):
         ...
 
 
+class _NoOrphans:
+    """The list of a begin that puts nothing on it."""
+
+    def of(self, namespace: str, operation: str) -> Container[bytes]:  # noqa: ARG002 - as Orphans has it
+        """Nothing."""
+        return NOTHING
+
+    def take(self, namespace: str, operation: str, etag: bytes) -> Claim | None:  # noqa: ARG002 - as Orphans has it
+        """Nothing."""
+        return None
+
+    def put(self, namespace: str, operation: str, claims: Mapping[bytes, Claim]) -> None:
+        """Keep nothing."""
+
+
+NO_ORPHANS: Final[Orphans] = _NoOrphans()
+
+
 class Ownership:
     """What an owner knows of its operation: the record as last confirmed, and the writes that nobody confirmed.
 

@@ -13,8 +13,19 @@ from notwice import core, flows
 from notwice.core import Ask
 from notwice.decorate import Target, computed, refuse_lazy
 from notwice.errors import EncodingError, NotwiceError, OwnershipLost, StoreUnavailable
-from notwice.flows import OperatorChange, Ownership, Sent
-from notwice.guard_base import ABSENT, DEFAULT_POLICY, Done, Duplicate, GuardBase, Key, RequestPrint, Scope, reconciled
+from notwice.flows import NO_ORPHANS, OperatorChange, Ownership, Sent
+from notwice.guard_base import (
+    ABSENT,
+    DEFAULT_POLICY,
+    Done,
+    Duplicate,
+    GuardBase,
+    Key,
+    RequestPrint,
+    Scope,
+    held_open,
+    reconciled,
+)
 from notwice.heart import unavailable
 from notwice.model import (
     Fingerprint,
@@ -31,7 +42,7 @@ from notwice.observe import Observer
 from notwice.operation import Operation
 from notwice.policy import Applied, Duration, Policy, milliseconds, seconds
 from notwice.results import decode_result
-from notwice.runtime import Runtime, drive, new_etag
+from notwice.runtime import Runtime, drive, drive_within, joined, new_etag
 from notwice.stores import open_store
 from notwice.stores.port import Store
 from notwice.waiting import Backoff, Clock
@@ -85,6 +96,7 @@ class Guard(GuardBase):
         fingerprint: Fingerprint | RequestPrint | None = None,
         policy: Policy | None = None,
         namespace: str | None = None,
+        transaction: object = None,
     ) -> Operation | Replay | InProgress | Unresolved | Mismatch:
         """Claim an operation, or say why it is not yours to run.
 
@@ -92,12 +104,18 @@ class Guard(GuardBase):
         to compare nothing. `fingerprint` is a ready one in its place. With ``Policy.wait`` a duplicate of a running
         operation waits for its answer, and then begins again.
 
+        With `transaction`, an open connection of the store's database, the claim too is part of the caller's
+        transaction: for operations that touch nothing but that database. It has no lease; a rival waits or is told of
+        it; complete it before the commit, and what is rolled back never was.
+
         Gives an `Operation` (run it, and end it), a `Replay` of the first answer, `InProgress`, `Unresolved` or
         `Mismatch`. Raises `StoreUnavailable`, `ContentionError` or `UnsupportedRecord` (nothing may run), `InvalidKey`
         or `EncodingError` (nothing was stored).
         """
         policy = self._policy_of(policy)
         ask = self._asking(scope, key, request=request, fingerprint=fingerprint, policy=policy, namespace=namespace)
+        if transaction is not None:
+            return self._claim_within(ask, policy, transaction)
         outcome = self._claim(ask, policy)
         if isinstance(outcome, InProgress) and policy.wait_seconds:
             outcome = self._wait(ask, policy, outcome)
@@ -292,6 +310,14 @@ class Guard(GuardBase):
             self._tell_claim(outcome)
         operation = Operation(self._runtime, outcome, policy)
         return self._reconcile(operation, policy) if outcome.claim.asks else operation
+
+    def _claim_within(
+        self, ask: Ask, policy: Policy, transaction: object
+    ) -> Operation | Replay | InProgress | Unresolved | Mismatch:
+        store = joined(self._store, transaction)
+        flow = flows.begin(held_open(ask), {}, orphans=NO_ORPHANS, new_etag=new_etag)
+        outcome = drive_within(flow, store)
+        return Operation(self._runtime, outcome, policy, within=store) if isinstance(outcome, Ownership) else outcome
 
     def _wait(
         self, ask: Ask, policy: Policy, outcome: InProgress

@@ -257,3 +257,8 @@ def reconciled(answer: object, *, may_run: bool) -> Applied | str | None:
     if answer is UNKNOWN:
         return "reconcile says unknown"
     return f"reconcile must return Applied(result), NOT_APPLIED or UNKNOWN, not {type(answer).__name__}"
+
+
+def held_open(ask: Ask) -> Ask:
+    """What a begin on the caller's transaction asks: were it committed unfinished, the record would be held."""
+    return ask._replace(terms=ask.terms._replace(recovery=RecoveryKind.HOLD, atomic=False), can_ask=False)

@@ -19,7 +19,17 @@ from notwice.heart import Hold
 from notwice.model import Op, Record, RecordView, Released, Reply, Result, State
 from notwice.policy import Policy
 from notwice.results import OMITTED, result_of, text_of
-from notwice.runtime import Runtime, drive, drive_async, new_etag
+from notwice.runtime import (
+    Runtime,
+    drive,
+    drive_async,
+    drive_within,
+    drive_within_async,
+    joined,
+    joined_async,
+    new_etag,
+)
+from notwice.stores.port import AsyncStore, Store
 
 _CURRENT: contextvars.ContextVar[Operation | AsyncOperation] = contextvars.ContextVar("notwice_operation")
 
@@ -56,16 +66,26 @@ class OperationBase:
     __slots__ = (
         "__weakref__",
         "_hold",
+        "_joined",
         "_own",
         "_policy",
         "_process",
         "_runtime",
         "_token",
         "_told_lost",
+        "_within",
         "guarded",
     )
 
-    def __init__(self, runtime: Runtime, own: Ownership, policy: Policy, *, guarded: bool = True) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        own: Ownership,
+        policy: Policy,
+        *,
+        guarded: bool = True,
+        within: Store | AsyncStore | None = None,
+    ) -> None:
         self._runtime = runtime
         self._process = runtime.process
         self._policy = policy
@@ -78,7 +98,9 @@ class OperationBase:
         self._hold = Hold(
             own, runtime, operation=ref(self), beat_seconds=beat_seconds, run_until=now + policy.run_max_seconds
         )
-        if guarded:
+        self._within = within  # where a claim on the caller's transaction goes on
+        self._joined = False  # a last move was made on the caller's transaction, which may or may not be committed
+        if guarded and within is None:
             runtime.heart.add(self._hold, now + beat_seconds)
 
     @property
@@ -130,7 +152,7 @@ class OperationBase:
     @property
     def ended(self) -> bool:
         """Whether a last move was made, be it confirmed or not."""
-        return self._own.ended or self._own.pending is not None
+        return self._own.ended or self._joined or self._own.pending is not None
 
     @property
     def freed(self) -> bool:
@@ -224,6 +246,8 @@ class OperationBase:
         """Whether nothing is left to do for a handler that leaves; who never heard of its loss is to hear of it now."""
         if self._process is not self._runtime.process:
             return True
+        if self._within is not None and error is not None:
+            return True  # the caller's transaction is rolled back, and the claim with it
         return self.ended and (error is not None or not self.lost or self._told_lost)
 
     def _check_process(self) -> None:
@@ -237,7 +261,19 @@ class OperationBase:
 
     # -- what happens around a move
 
-    def _ready(self, move: Move) -> bool:
+    def _check_transaction(self, move: Move, transaction: object) -> None:
+        """Refuse a move that would not be committed together with the caller's rows, or together with wrong ones."""
+        if self._within is not None:
+            wrong = "was begun on a transaction, and goes on there: leave transaction= out" if transaction else ""
+        elif transaction is not None:
+            wrong = "" if self._own.record.terms.atomic else "takes no transaction: begin it with Policy(atomic=True)"
+        else:
+            atomic = self._own.record.terms.atomic and move.event == "completed"
+            wrong = "is atomic: complete it together with its rows, by transaction=..." if atomic else ""
+        if wrong:
+            raise ValueError(f"operation {self._own.record.id} {wrong}")
+
+    def _ready(self, move: Move, transaction: object) -> bool:
         """Whether `move` is to be sent; raises if it can't follow what was done before."""
         own = self._own
         if own.lost:
@@ -255,6 +291,7 @@ class OperationBase:
                 f"the store has not confirmed the last move of operation {own.record.id}; only the same may follow"
             )
             raise StoreUnavailable(message)
+        self._check_transaction(move, transaction)
         if move.ends:
             self._hold.forgiving = move.forgiving
             self._runtime.heart.remove(self._hold)
@@ -266,6 +303,9 @@ class OperationBase:
 
     def _flow(self, move: Move) -> Generator[Op, Reply, Record]:
         return flows.move(self._own, move.change, ends=move.ends, forgiving=move.forgiving, new_etag=new_etag)
+
+    def _flow_within(self, move: Move) -> Generator[Op, Reply, Record]:
+        return flows.move_within(self._own, move.change, new_etag=new_etag)
 
     def _failed(self, error: BaseException) -> None:
         if isinstance(error, OwnershipLost):
@@ -313,25 +353,28 @@ class Operation(OperationBase):
 
     __slots__ = ()
 
-    def complete(self, value: object = None) -> None:
+    def complete(self, value: object = None, *, transaction: object = None) -> None:
         """Finish the operation: every duplicate gets `value` from now on.
+
+        With `transaction`, an open connection of the store's database, it is finished if and when that is committed,
+        together with the rows of the handler; the operation must have been begun with ``Policy(atomic=True)``.
 
         `value` is anything `notwice.codec` keeps without loss, or a `Result`. Raises `EncodingError` otherwise; the
         operation then goes on. If the store does not answer, the guard goes on repeating this very write.
         """
-        self._move(self._completing(value))
+        self._move(self._completing(value), transaction)
 
-    def fail(self, value: object = None) -> None:
+    def fail(self, value: object = None, *, transaction: object = None) -> None:
         """Finish the operation with a definite refusal, which is replayed, too. `value` may be an exception."""
-        self._move(self._failing(value))
+        self._move(self._failing(value), transaction)
 
     def omit(self) -> None:
         """Finish the operation without keeping its result: duplicates are told that it is done and was omitted."""
         self._move(self._completing(OMITTED))
 
-    def checkpoint(self, point: str, data: object = None) -> None:
+    def checkpoint(self, point: str, data: object = None, *, transaction: object = None) -> None:
         """Keep that the step `point` is done, with its result `data`, for a later attempt to see."""
-        self._move(self._checkpointing(point, data))
+        self._move(self._checkpointing(point, data), transaction)
 
     def heartbeat(self) -> None:
         """Renew the lease now. The guard does this by itself three times per lease."""
@@ -357,10 +400,13 @@ class Operation(OperationBase):
         """Leave a re-claimed operation whose outcome could not be found out."""
         self._move(self._putting_back(error))
 
-    def _move(self, move: Move) -> None:
+    def _move(self, move: Move, transaction: object = None) -> None:
         self._check_process()
         with self._hold.gate.turn:
-            if not self._ready(move):
+            if not self._ready(move, transaction):
+                return
+            if transaction is not None or self._within is not None:
+                self._move_within(move, transaction)
                 return
             try:
                 drive(self._flow(move), self._runtime, self._policy.store_timeout_seconds)
@@ -368,6 +414,19 @@ class Operation(OperationBase):
                 self._failed(error)
                 raise
         self._done(move)
+
+    @property
+    def _store(self) -> Store:
+        return self._runtime.store
+
+    def _move_within(self, move: Move, transaction: object) -> None:
+        store = self._within or joined(self._store, transaction)
+        try:
+            drive_within(self._flow_within(move), cast("Store", store))
+        except OwnershipLost as error:
+            self._failed(error)
+            raise
+        self._joined = self._joined or move.ends
 
     def __enter__(self) -> Self:
         self._set_current()
@@ -380,7 +439,8 @@ class Operation(OperationBase):
         if self._is_over(error):
             return
         try:
-            self._move(self._leaving(error))
+            if self._within is None:
+                self._move(self._leaving(error))
         except NotwiceError:
             if error is None:
                 raise
@@ -399,25 +459,28 @@ class AsyncOperation(OperationBase):
 
     __slots__ = ()
 
-    async def complete(self, value: object = None) -> None:
+    async def complete(self, value: object = None, *, transaction: object = None) -> None:
         """Finish the operation: every duplicate gets `value` from now on.
+
+        With `transaction`, an open connection of the store's database, it is finished if and when that is committed,
+        together with the rows of the handler; the operation must have been begun with ``Policy(atomic=True)``.
 
         `value` is anything `notwice.codec` keeps without loss, or a `Result`. Raises `EncodingError` otherwise; the
         operation then goes on. If the store does not answer, the guard goes on repeating this very write.
         """
-        await self._move(self._completing(value))
+        await self._move(self._completing(value), transaction)
 
-    async def fail(self, value: object = None) -> None:
+    async def fail(self, value: object = None, *, transaction: object = None) -> None:
         """Finish the operation with a definite refusal, which is replayed, too. `value` may be an exception."""
-        await self._move(self._failing(value))
+        await self._move(self._failing(value), transaction)
 
     async def omit(self) -> None:
         """Finish the operation without keeping its result: duplicates are told that it is done and was omitted."""
         await self._move(self._completing(OMITTED))
 
-    async def checkpoint(self, point: str, data: object = None) -> None:
+    async def checkpoint(self, point: str, data: object = None, *, transaction: object = None) -> None:
         """Keep that the step `point` is done, with its result `data`, for a later attempt to see."""
-        await self._move(self._checkpointing(point, data))
+        await self._move(self._checkpointing(point, data), transaction)
 
     async def heartbeat(self) -> None:
         """Renew the lease now. The guard does this by itself three times per lease."""
@@ -443,10 +506,13 @@ class AsyncOperation(OperationBase):
         """Leave a re-claimed operation whose outcome could not be found out."""
         await self._move(self._putting_back(error))
 
-    async def _move(self, move: Move) -> None:
+    async def _move(self, move: Move, transaction: object = None) -> None:
         self._check_process()
         async with self._hold.gate.turn_async:
-            if not self._ready(move):
+            if not self._ready(move, transaction):
+                return
+            if transaction is not None or self._within is not None:
+                await self._move_within(move, transaction)
                 return
             try:
                 await drive_async(self._flow(move), self._runtime, self._policy.store_timeout_seconds)
@@ -454,6 +520,19 @@ class AsyncOperation(OperationBase):
                 self._failed(error)
                 raise
         self._done(move)
+
+    @property
+    def _store(self) -> AsyncStore | None:
+        return self._runtime.asynchronous
+
+    async def _move_within(self, move: Move, transaction: object) -> None:
+        store = self._within or await joined_async(self._store, transaction)
+        try:
+            await drive_within_async(self._flow_within(move), cast("AsyncStore", store))
+        except OwnershipLost as error:
+            self._failed(error)
+            raise
+        self._joined = self._joined or move.ends
 
     async def __aenter__(self) -> Self:
         self._set_current()
@@ -466,7 +545,8 @@ class AsyncOperation(OperationBase):
         if self._is_over(error):
             return
         try:
-            await self._move(self._leaving(error))
+            if self._within is None:
+                await self._move(self._leaving(error))
         except NotwiceError:
             if error is None:
                 raise

@@ -7,7 +7,7 @@ import os
 import weakref
 from collections.abc import Generator
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from notwice.errors import StoreUnavailable
 from notwice.flows import NewEtag, Ownership
@@ -132,6 +132,45 @@ async def drive_async(flow: Generator[Op, Reply, _R], runtime: Runtime, timeout:
             if limit.expired() or monotonic() > deadline:  # a store that gave up by itself has said why
                 _give_up(flow, answer if isinstance(answer, StoreUnavailable) else _too_late(timeout))
             op = flow.throw(answer) if isinstance(answer, StoreUnavailable) else flow.send(answer)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]  # StopIteration is not generic
+
+
+def joined(store: Store, transaction: object) -> Store:
+    """The same records on the caller's transaction. Raises `TypeError` for a store that has none."""
+    return _joining(store).join(transaction)  # type: ignore[no-any-return]  # a Joins by its method
+
+
+async def joined_async(store: AsyncStore | None, transaction: object) -> AsyncStore:
+    """The same records on the caller's transaction. Raises `TypeError` for a store that has none."""
+    return await _joining(store).join(transaction)  # type: ignore[no-any-return]  # an AsyncJoins by its method
+
+
+def _joining(store: object) -> Any:  # noqa: ANN401 - a store that has the method
+    if not hasattr(store, "join"):
+        message = "this store keeps its records in no database that a caller's transaction could take in"
+        raise TypeError(message)
+    return store
+
+
+def drive_within(flow: Generator[Op, Reply, _R], store: Store) -> _R:
+    """Carry out `flow` on the caller's transaction: nothing is repeated, and what the database raises is raised."""
+    try:
+        op = next(flow)
+        while True:
+            (reply,) = store.apply((op,))
+            op = flow.send(reply)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]  # StopIteration is not generic
+
+
+async def drive_within_async(flow: Generator[Op, Reply, _R], store: AsyncStore) -> _R:
+    """Carry out `flow` on the caller's transaction: nothing is repeated, and what the database raises is raised."""
+    try:
+        op = next(flow)
+        while True:
+            (reply,) = await store.apply((op,))
+            op = flow.send(reply)
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]  # StopIteration is not generic
 

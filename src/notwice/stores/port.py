@@ -105,6 +105,32 @@ class Unlisted(Protocol):
         ...
 
 
+class Joins(Protocol):
+    """A store in a database of the caller's: its records can be written in the caller's own transaction."""
+
+    def join(self, transaction: object) -> Store:
+        """The same records on the caller's open transaction: each write is committed, or not, with the caller's rows.
+
+        Its calls raise what the database raises, repeat nothing and leave the transaction usable; a rival's record is
+        read on a connection of the store's own. Raises `ValueError` for a connection in autocommit, or of another
+        database or schema, and `TypeError` for what is no connection of this engine.
+        """
+        ...
+
+
+class AsyncJoins(Protocol):
+    """The same promises as `Joins`, for an event loop."""
+
+    async def join(self, transaction: object) -> AsyncStore:
+        """The same records on the caller's open transaction: each write is committed, or not, with the caller's rows.
+
+        Its calls raise what the database raises, repeat nothing and leave the transaction usable; a rival's record is
+        read on a connection of the store's own. Raises `ValueError` for a connection in autocommit, or of another
+        database or schema, and `TypeError` for what is no connection of this engine.
+        """
+        ...
+
+
 class StoreClock(Protocol):
     """The clock of an embedded store: wall time for retention, and one that no step of the wall clock moves."""
 
