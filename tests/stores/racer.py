@@ -1,4 +1,4 @@
-"""A process that begins many operations on one SQLite file, for races between processes.
+"""A process that begins many operations on one store, for races between processes.
 
 It says ``ready``, waits for a line on standard input, so that all set off together, and prints one JSON object: how
 often it got what, and every error that reached it. Each effect is a line in a file of all processes.
@@ -38,8 +38,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("path", type=Path)
     parser.add_argument("keys", nargs="+")
+    parser.add_argument("--store", help="a URL; by default the file at the path")
     arguments = parser.parse_args()
-    guard = Guard.open(f"sqlite:///{arguments.path}?timeout=20", policy=POLICY)
+    guard = Guard.open(arguments.store or f"sqlite:///{arguments.path}?timeout=20", policy=POLICY)
     print("ready", flush=True)
     sys.stdin.readline()
     told: Counter[str] = Counter()

@@ -1,4 +1,7 @@
-"""The suite on Redis, Valkey and a cluster, both faces."""
+"""The suite on Redis, Valkey and a cluster, both faces.
+
+What a guard promises is tried on two of the six: its cases wait for real, and the store's cases hold all six alike.
+"""
 
 from functools import partial
 
@@ -52,7 +55,7 @@ class TestRedis(StoreCases, GuardCases):
         return engine_of(one_redis)
 
 
-class TestAsyncRedis(AsyncStoreCases, AsyncGuardCases):
+class TestAsyncRedis(AsyncStoreCases):
     """P16: a server of Redis, for event loops."""
 
     @pytest.fixture
@@ -60,7 +63,7 @@ class TestAsyncRedis(AsyncStoreCases, AsyncGuardCases):
         return async_engine_of(one_redis)
 
 
-class TestValkey(StoreCases, GuardCases):
+class TestValkey(StoreCases):
     """P16: a server of Valkey."""
 
     @pytest.fixture
@@ -68,7 +71,7 @@ class TestValkey(StoreCases, GuardCases):
         return engine_of(one_valkey, history_length=2)
 
 
-class TestAsyncValkey(AsyncStoreCases, AsyncGuardCases):
+class TestAsyncValkey(AsyncStoreCases):
     """P16: a server of Valkey, for event loops."""
 
     @pytest.fixture
@@ -76,7 +79,7 @@ class TestAsyncValkey(AsyncStoreCases, AsyncGuardCases):
         return async_engine_of(one_valkey)
 
 
-class TestCluster(StoreCases, GuardCases):
+class TestCluster(StoreCases):
     """P16: a cluster of six nodes, each claim waiting for a replica."""
 
     @pytest.fixture
