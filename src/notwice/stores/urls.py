@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
+
+TIMEOUT_MAX: Final = 3_600
+POOL_MAX: Final = 100
+
+NAME_CHARACTERS_MAX: Final = 48
+"""Servers cut or refuse names after 63 bytes, and those of indexes and further tables are longer than the table's."""
+
+_SQL_NAME: Final = re.compile(rf"[a-z_][a-z0-9_]{{0,{NAME_CHARACTERS_MAX - 1}}}")
 
 
 class StoreUrl(NamedTuple):
@@ -49,6 +58,31 @@ def one_of(*values: str) -> Callable[[str], str]:
         return text
 
     return read
+
+
+def seconds(text: str) -> float:
+    """A time-out."""
+    value = float(text)
+    if not 0 < value <= TIMEOUT_MAX:
+        raise ValueError(f"it is more than 0 and at most {TIMEOUT_MAX} seconds")
+    return value
+
+
+def connections(text: str) -> int:
+    """How many connections a process has at most."""
+    count = int(text)
+    if not 1 <= count <= POOL_MAX:
+        raise ValueError(f"it is a number of connections from 1 to {POOL_MAX}")
+    return count
+
+
+def sql_name(text: str) -> str:
+    """A name of a table or a schema that means the same with and without quotes, so that nothing can be slipped in."""
+    if not _SQL_NAME.fullmatch(text):
+        raise ValueError(
+            f"it is a small letter or _ and then small letters, digits and _, {NAME_CHARACTERS_MAX} in all at most"
+        )
+    return text
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
