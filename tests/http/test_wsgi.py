@@ -383,6 +383,15 @@ def test_a_request_whose_end_nobody_knows() -> None:
     assert wsgi_request(lambda _, start: middleware(environ, start), "/", []).body == b""
 
 
+@pytest.mark.parametrize("length", ["x", "-1", "+1", "9" * 25])
+def test_a_length_that_is_no_number_is_refused(length: str) -> None:
+    """T05: What a request holds is not known then, and it does not run as if it held nothing."""
+    middleware, guard = guarded(echo)
+    server = serve(middleware, environ={"CONTENT_LENGTH": length, "wsgi.input": io.BytesIO(b"x")})
+    assert server.started[-1][0].startswith("413")
+    assert states(guard) == []
+
+
 def test_a_declared_length_over_the_limit_is_refused_unread() -> None:
     """T05: A client that waits for the answer before it sends its body is not kept waiting."""
 

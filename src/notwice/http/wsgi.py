@@ -179,6 +179,8 @@ class IdempotencyMiddleware:
         """Read the whole body. A client that hangs up before runs nothing."""
         environ = request.scope
         declared = bool(environ.get("CONTENT_LENGTH"))
+        if declared and not request.content_length and environ["CONTENT_LENGTH"].strip("0"):
+            return self._exchange.too_large(None)  # no number: to run on an empty body would be to run another request
         if not declared and not environ.get("wsgi.input_terminated"):
             # The server does not say where the body ends: there is none, unless it comes in chunks.
             return self._exchange.too_large(None if "HTTP_TRANSFER_ENCODING" in environ else 0)
