@@ -1,0 +1,99 @@
+"""A guard over the store in memory, next to a dictionary, a lock, JSON and SHA-256."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import threading
+from hashlib import sha256
+from typing import Final
+
+from bench.figures import NONE, Figure, Goal
+from bench.measure import Size, paired, repeated
+from notwice import Guard, Operation, Replay
+from notwice.stores.memory import MemoryStore
+
+SCOPE: Final = "charge:ord_1"
+REQUEST: Final = {"amount": 100, "id": "x"}
+RESULT: Final = {"id": "ch_1", "paid": True}
+PAIR_US_MAX: Final = 25
+
+PAIRS: Final = 2_000  # a round: some 50 ms
+REPLAYS: Final = 4_000
+
+
+class Bare:
+    """The least that a guard in memory can be: no lease, no fence, no policy, and nothing to be known afterwards."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.rows: dict[str, tuple[bytes, bytes, bytes | None]] = {}
+
+    def begin(self, scope: str, key: str, request: object) -> str | object:
+        """Claim the name, or give the answer that is there."""
+        name = sha256(f"{scope}\0{key}".encode()).hexdigest()
+        digest = sha256(json.dumps(request, sort_keys=True, separators=(",", ":")).encode()).digest()
+        with self.lock:
+            found = self.rows.get(name)
+            if found is None:
+                self.rows[name] = (os.urandom(16), digest, None)
+                return name
+        if found[1] != digest or found[2] is None:
+            raise ValueError(name)
+        answer: object = json.loads(found[2])
+        return answer
+
+    def complete(self, name: str, result: object) -> None:
+        """Keep the answer."""
+        body = json.dumps(result, separators=(",", ":")).encode()
+        with self.lock:
+            self.rows[name] = (os.urandom(16), self.rows[name][1], body)
+
+
+def pair(size: Size) -> Figure:
+    """A begin and a complete of new operations."""
+
+    def ours(operations: int) -> float:
+        guard, numbers = Guard(MemoryStore()), itertools.count()
+
+        def work() -> None:
+            operation = guard.begin(SCOPE, f"key-{next(numbers)}", request=REQUEST)
+            assert isinstance(operation, Operation)
+            operation.complete(RESULT)
+
+        return repeated(work)(operations)
+
+    def base(operations: int) -> float:
+        bare, numbers = Bare(), itertools.count()
+
+        def work() -> None:
+            name = bare.begin(SCOPE, f"key-{next(numbers)}", REQUEST)
+            bare.complete(str(name), RESULT)
+
+        return repeated(work)(operations)
+
+    measured = paired(ours, base, size, operations=PAIRS)
+    return Figure(
+        "memory-pair", "begin and complete in memory", "dict, lock, JSON, SHA-256", Goal(us_max=PAIR_US_MAX), measured
+    )
+
+
+def replay(size: Size) -> Figure:
+    """A begin of a finished operation, and its answer as a value."""
+    guard, bare = Guard(MemoryStore()), Bare()
+    first = guard.begin(SCOPE, "key", request=REQUEST)
+    assert isinstance(first, Operation)
+    first.complete(RESULT)
+    bare.complete(str(bare.begin(SCOPE, "key", REQUEST)), RESULT)
+
+    def ours() -> object:
+        found = guard.begin(SCOPE, "key", request=REQUEST)
+        assert isinstance(found, Replay)
+        return found.result
+
+    def base() -> object:
+        return bare.begin(SCOPE, "key", REQUEST)
+
+    measured = paired(repeated(ours), repeated(base), size, operations=REPLAYS)
+    return Figure("memory-replay", "replay from memory", "dict, lock, JSON, SHA-256", NONE, measured)

@@ -1,0 +1,218 @@
+"""The store in SQLite, next to bare statements that are as durable: WAL, synchronous=FULL, one commit each."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from bench.figures import NONE, Figure, Goal
+from bench.measure import Run, Size, paired, repeated
+from notwice import AsyncGuard, AsyncOperation, Guard, Operation, Replay
+from notwice.core import Ask, fresh
+from notwice.model import Insert
+from notwice.policy import Policy
+from notwice.stores.batching import Batching
+from notwice.stores.sqlite import SqliteStore
+
+CALLERS: Final = 64
+SCOPE: Final = "charge:ord_1"
+REQUEST: Final = {"amount": 100, "id": "x"}
+RESULT: Final = {"id": "ch_1", "paid": True}
+
+APPLIES: Final = 640  # ten for each of the 64 callers
+APPLIES_ALONE: Final = 100
+PAIRS: Final = 320
+PAIRS_ALONE: Final = 60  # a round: some 100 ms on a disk that syncs in a millisecond
+REPLAYS: Final = 1_000
+
+APPLY_SPEED_MIN: Final = 8
+GUARD_SPEED_MIN: Final = 5
+ALONE_SPEED_MIN: Final = 0.8
+
+CREATE: Final = """
+    CREATE TABLE bare (
+        id TEXT PRIMARY KEY, etag BLOB NOT NULL, scope TEXT NOT NULL, state TEXT NOT NULL, lease_ms INTEGER NOT NULL,
+        created_ms INTEGER NOT NULL, written_ms INTEGER NOT NULL, expires_ms INTEGER, record BLOB NOT NULL
+    ) WITHOUT ROWID
+"""
+INSERT: Final = "INSERT INTO bare VALUES (?, ?, ?, 'in_progress', 300000, ?, ?, NULL, ?) ON CONFLICT DO NOTHING"
+UPDATE: Final = """
+    UPDATE bare SET etag = ?, state = 'completed', written_ms = ?, expires_ms = ?, record = ? WHERE id = ? AND etag = ?
+"""
+RECORD: Final = b"x" * 300  # about as large as a record with a small request and a small result
+
+
+class Bare:
+    """The two statements of a guard and nothing else."""
+
+    def __init__(self, folder: Path) -> None:
+        self.connection = sqlite3.connect(folder / "bare.db", isolation_level=None)
+        self.connection.execute("PRAGMA journal_mode = WAL").fetchall()
+        self.connection.execute("PRAGMA synchronous = FULL")
+        self.connection.execute(CREATE)
+        self.numbers = itertools.count()
+
+    def pair(self) -> None:
+        """Insert a row, then update it, each with a commit of its own."""
+        name, now_ms = f"idem_{next(self.numbers):032x}", time.time_ns() // 1_000_000
+        etags = os.urandom(16), os.urandom(16)
+        self.connection.execute(INSERT, (name, etags[0], SCOPE, now_ms, now_ms, RECORD))
+        done = self.connection.execute(UPDATE, (etags[1], now_ms, now_ms + 1, RECORD, name, etags[0])).rowcount
+        assert done == 1
+
+    def look(self) -> object:
+        """Read one row."""
+        return self.connection.execute("SELECT etag, record FROM bare LIMIT 1").fetchall()
+
+
+@contextmanager
+def _closing(*things: Any) -> Iterator[None]:  # noqa: ANN401 - whatever can be closed
+    try:
+        yield
+    finally:
+        for thing in things:
+            thing.close()
+
+
+def _together(work: Callable[[], Coroutine[Any, Any, None]], loop: asyncio.AbstractEventLoop) -> Run:
+    """A run in which `CALLERS` tasks of one loop share the operations."""
+
+    async def caller(operations: int) -> None:
+        for _ in range(operations):
+            await work()
+
+    async def all_callers(operations: int) -> None:
+        share, more = divmod(operations, CALLERS)
+        await asyncio.gather(*(caller(share + (number < more)) for number in range(CALLERS)))
+
+    def run(operations: int) -> float:
+        started = time.perf_counter()
+        loop.run_until_complete(all_callers(operations))
+        return time.perf_counter() - started
+
+    return run
+
+
+def _in_threads(work: Callable[[], object]) -> Run:
+    """A run in which `CALLERS` threads share the operations."""
+
+    def run(operations: int) -> float:
+        share, more = divmod(operations, CALLERS)
+        threads = [
+            threading.Thread(target=repeated(work), args=(share + (number < more),)) for number in range(CALLERS)
+        ]
+        started = time.perf_counter()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return time.perf_counter() - started
+
+    return run
+
+
+def _inserts() -> Callable[[], Insert]:
+    numbers, terms = itertools.count(), Policy().terms
+
+    def made() -> Insert:
+        name = f"idem_{next(numbers):032x}"
+        return Insert(fresh(Ask("", name, SCOPE, name, None, None, terms, can_ask=False), os.urandom(16)))
+
+    return made
+
+
+def apply_tasks(size: Size, folder: Path) -> Figure:
+    """Inserts by 64 tasks that share commits, next to one commit each."""
+    insert, loop = _inserts(), asyncio.new_event_loop()
+    shared, alone = Batching(SqliteStore(folder / "shared.db")), SqliteStore(folder / "alone.db")
+    apply = shared.asynchronous.apply
+
+    async def work() -> None:
+        await apply((insert(),))
+
+    with _closing(loop, shared, alone):
+        measured = paired(
+            _together(work, loop),
+            repeated(lambda: alone.apply((insert(),))),
+            size,
+            operations=APPLIES,
+            base_operations=APPLIES_ALONE,
+        )
+    goal = Goal(speed_min=APPLY_SPEED_MIN)
+    return Figure("sqlite-apply-tasks", "store.apply by 64 tasks", "store.apply, one commit each", goal, measured)
+
+
+def apply_threads(size: Size, folder: Path) -> Figure:
+    """Inserts by 64 threads that share commits, next to one commit each."""
+    insert = _inserts()
+    shared, alone = Batching(SqliteStore(folder / "shared.db")), SqliteStore(folder / "alone.db")
+    with _closing(shared, alone):
+        measured = paired(
+            _in_threads(lambda: shared.apply((insert(),))),
+            repeated(lambda: alone.apply((insert(),))),
+            size,
+            operations=APPLIES,
+            base_operations=APPLIES_ALONE,
+        )
+    return Figure("sqlite-apply-threads", "store.apply by 64 threads", "store.apply, one commit each", NONE, measured)
+
+
+def guard_tasks(size: Size, folder: Path) -> Figure:
+    """Begin and complete by 64 tasks, next to the same two statements with one commit each."""
+    bare, loop, numbers = Bare(folder), asyncio.new_event_loop(), itertools.count()
+    guard = AsyncGuard.open(f"sqlite:///{folder / 'guard.db'}")
+
+    async def work() -> None:
+        operation = await guard.begin(SCOPE, f"key-{next(numbers)}", request=REQUEST)
+        assert isinstance(operation, AsyncOperation)
+        await operation.complete(RESULT)
+
+    with _closing(loop, bare.connection):
+        measured = paired(
+            _together(work, loop), repeated(bare.pair), size, operations=PAIRS, base_operations=PAIRS_ALONE
+        )
+        loop.run_until_complete(guard.close())
+    goal = Goal(speed_min=GUARD_SPEED_MIN)
+    return Figure("sqlite-guard-tasks", "begin and complete by 64 tasks", "INSERT, UPDATE, one by one", goal, measured)
+
+
+def guard_alone(size: Size, folder: Path) -> Figure:
+    """Begin and complete by one caller, next to the same two statements."""
+    bare, numbers = Bare(folder), itertools.count()
+    guard = Guard.open(f"sqlite:///{folder / 'guard.db'}")
+
+    def ours() -> None:
+        operation = guard.begin(SCOPE, f"key-{next(numbers)}", request=REQUEST)
+        assert isinstance(operation, Operation)
+        operation.complete(RESULT)
+
+    with _closing(guard, bare.connection):
+        measured = paired(repeated(ours), repeated(bare.pair), size, operations=PAIRS_ALONE)
+    goal = Goal(speed_min=ALONE_SPEED_MIN)
+    return Figure("sqlite-guard-alone", "begin and complete by one caller", "INSERT, UPDATE", goal, measured)
+
+
+def replay(size: Size, folder: Path) -> Figure:
+    """A begin of a finished operation and its answer, next to a bare SELECT."""
+    bare, guard = Bare(folder), Guard.open(f"sqlite:///{folder / 'guard.db'}")
+    bare.pair()
+    first = guard.begin(SCOPE, "key", request=REQUEST)
+    assert isinstance(first, Operation)
+    first.complete(RESULT)
+
+    def ours() -> object:
+        found = guard.begin(SCOPE, "key", request=REQUEST)
+        assert isinstance(found, Replay)
+        return found.result
+
+    with _closing(guard, bare.connection):
+        measured = paired(repeated(ours), repeated(bare.look), size, operations=REPLAYS)
+    return Figure("sqlite-replay", "replay from SQLite", "SELECT", NONE, measured)
