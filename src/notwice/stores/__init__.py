@@ -29,6 +29,7 @@ class _HasTables(Protocol):
 _ENGINES: Final = {
     "file": "notwice.stores.jsonfile",
     "memory": "notwice.stores.memory",
+    "mysql": "notwice.stores.mysql",
     "postgresql": "notwice.stores.postgres",
     "redis": "notwice.stores.redis",
     "redis+cluster": "notwice.stores.redis",

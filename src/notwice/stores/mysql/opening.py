@@ -1,0 +1,56 @@
+"""Looking at a server that was connected to, and making its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from notwice.errors import StoreUnavailable
+from notwice.stores.migrations import ABSENT, Migration, Version, pending, refuse_newer
+from notwice.stores.mysql.dialect import literal
+from notwice.stores.mysql.migrations import Names, steps_of
+from notwice.stores.mysql.session import Session
+
+_THERE = """
+SELECT COUNT(*) FROM information_schema.tables
+WHERE table_schema = DATABASE() AND table_name IN ('{table}', '{table}_schema')
+"""
+_VERSION = "SELECT COALESCE(MAX(number), 0), COALESCE(MAX(reader_min), 0) FROM {versions}"
+
+
+def found_version(session: Session, names: Names) -> Version:
+    """The version of the tables. Raises `UnsupportedRecord` for those that only a newer release may use."""
+    ((count,),) = session.ask(_THERE.format(table=names.table))
+    if count < len(("records", "versions")):
+        return ABSENT
+    ((number, reader_min),) = session.ask(_VERSION.format(versions=names.versions))
+    found = Version(int(number), int(reader_min))
+    refuse_newer(steps_of(names), found, f"the table {names.table}")
+    return found
+
+
+def opened(session: Session, names: Names, *, first: bool) -> None:
+    """Make the tables if there are none, the `first` time. Raises `StoreUnavailable` if there are none any longer.
+
+    Tables that go later don't come back by themselves: what was in them would count as absent.
+    """
+    if found_version(session, names) != ABSENT:
+        return
+    if not first:
+        raise StoreUnavailable(f"the table {names.table} is gone; restart this process if that is meant")
+    migrate(session, names)
+
+
+def migrate(session: Session, names: Names) -> Sequence[Migration]:
+    """Carry out what is pending, one process at a time, and give the steps that were done."""
+    lock = f"GET_LOCK(CONCAT('notwice ', SHA1(CONCAT(DATABASE(), {literal(names.table)}))), {session.timeout:g})"
+    ((mine,),) = session.ask(f"SELECT {lock}")
+    if not mine:
+        raise StoreUnavailable("another process makes the tables; try again")
+    try:
+        steps = pending(steps_of(names), found_version(session, names))
+        for step in steps:
+            for statement in step.statements:
+                session.ask(statement)
+    finally:
+        session.ask(f"SELECT {lock.replace('GET_LOCK', 'RELEASE_LOCK').rpartition(',')[0]})")
+    return steps

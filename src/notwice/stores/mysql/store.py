@@ -1,0 +1,188 @@
+"""The blocking store, on PyMySQL."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final, TypeVar
+
+from notwice.errors import StoreUnavailable
+from notwice.model import Get, Op, Page, Query, RecordView, Reply
+from notwice.stores.findings import Finding, heed
+from notwice.stores.migrations import Migration
+from notwice.stores.mysql.dialect import EXPIRED, PURGE, literal
+from notwice.stores.mysql.opening import migrate, opened
+from notwice.stores.mysql.place import Busy, Place, Undone, is_harmless, locked
+from notwice.stores.mysql.rows import (
+    Asked,
+    asked_of,
+    digest_of,
+    load_of,
+    packets_of,
+    refuse_too_large,
+    replies_to,
+    scan_of,
+    text_of,
+)
+from notwice.stores.mysql.session import Rows, Session
+from notwice.stores.pool import Pool
+from notwice.stores.shared import KeyLocked, name_of, refuse_repeated_names
+from notwice.stores.tables import answer_while_locked, page_of
+
+_T = TypeVar("_T")
+
+TRIES_MAX: Final = 8
+"""How often a batch is sent again while rivals commit in between or undo it: the second time nearly always tells."""
+
+LOCK_S: Final = 0.05
+"""How long a call waits for rows and keys that others hold: a commit takes less, an open transaction any time.
+
+MariaDB is asked again and again without waiting. MySQL can't wait for less than a second.
+"""
+
+PAUSE_MAX_S: Final = 0.002
+
+LOADED_MAX: Final = 64
+
+
+class MysqlStore:
+    """A `Store` in tables of a MariaDB or MySQL database, for threads.
+
+    Each call is one trip that commits by itself. A connection on which anything went wrong is closed. The server's
+    clock judges everything.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._table = place.names.records
+        self._opened = False
+        self._pool = Pool(
+            self._connected, is_harmless=is_harmless, size=place.pool, timeout=place.timeout, shown=place.shown
+        )
+
+    def apply(self, ops: Sequence[Op]) -> Sequence[Reply]:
+        """Carry out a batch that names no id twice, in one trip and one commit; in more if it fits into no packet."""
+        if len(ops) != 1:
+            refuse_repeated_names(ops)
+            if not ops:
+                return []
+        replies: dict[int, Reply] = {}
+        waiting = asked_of(ops)
+        with self._pool.turn() as session:
+            refuse_too_large(waiting, session.packet_max)
+            for _ in range(TRIES_MAX):
+                for asked in packets_of(waiting, session.packet_max):
+                    replies |= self._carried_out(session, asked, alone=not replies)
+                waiting = [each for each in waiting if each.place not in replies]
+                if not waiting:
+                    return [replies[place] for place in range(len(ops))]
+        raise StoreUnavailable(f"others changed a record {TRIES_MAX} times while it was asked for; try again")
+
+    def scan(self, query: Query) -> Page:
+        """Give one page of the records that `query` describes, oldest first, with those it can't decode."""
+        with self._pool.turn() as session:
+            return page_of(session.ask(scan_of(query, self._table)), query)
+
+    def purge(self, limit: int) -> int:
+        """Drop up to `limit` expired records. Goes round those that it can't decode, or that are busy."""
+        with self._pool.turn() as session:
+            found = session.ask(EXPIRED.format(table=self._table, limit=max(limit, 0)))
+            names = [literal(name) for (name,) in found]
+            if not names:
+                return 0
+            try:
+                return self._dropped(session, names)
+            except KeyLocked:
+                return sum(self._dropped_if_free(session, name) for name in names)
+
+    def load(self, views: Sequence[RecordView]) -> Sequence[bool]:
+        """Take in records of another store with their times, some in each commit."""
+        stored: list[bool] = []
+        for start in range(0, len(views), LOADED_MAX):
+            stored += self._loaded(views[start : start + LOADED_MAX])
+        return stored
+
+    def findings(self) -> list[Finding]:
+        """The server's settings that break promises."""
+        with self._pool.turn() as session:
+            return session.findings()
+
+    def migrate(self) -> Sequence[Migration]:
+        """Carry out the pending steps of the schema, and give them."""
+        with self._pool.turn() as session:
+            return migrate(session, self._place.names)
+
+    def close(self) -> None:
+        """Close the connections; those in use are closed when they come back."""
+        self._pool.close()
+
+    # --- one call -----------------------------------------------------------------------------------------------------
+
+    def _connected(self, deadline: float) -> Session:
+        session = Session(self._place, deadline)
+        try:
+            first = not self._opened
+            opened(session, self._place.names, first=first)
+            if first:
+                heed(session.findings(), safe=self._place.safe, shown=self._place.shown)
+        except BaseException:
+            session.close()
+            raise
+        self._opened = True
+        return session
+
+    def _carried_out(self, session: Session, asked: Sequence[Asked], *, alone: bool) -> dict[int, Reply]:
+        """Send one packet and give its replies. Not `alone`: another packet of the batch has been committed."""
+        text = text_of(asked, self._table, compound=session.compound)
+        try:
+            return replies_to(asked, self._patiently(session, lambda: session.ask(text)))
+        except KeyLocked as error:
+            if not alone:
+                raise StoreUnavailable(f"{error}, but other writes of the batch are there") from error
+            if len(asked) > 1:
+                raise
+        op = asked[0].op
+        look = asked_of([Get(*name_of(op))])
+        seen = replies_to(look, session.ask(text_of(look, self._table, compound=session.compound)))
+        return {asked[0].place: answer_while_locked(op, seen[0])}
+
+    def _patiently(self, session: Session, attempt: Callable[[], _T]) -> _T:
+        """Do `attempt` again while the server undoes it because of others, within bounds."""
+        until = time.monotonic() + min(LOCK_S, session.remaining())
+        undone = 0
+        while True:
+            try:
+                return attempt()
+            except Busy as error:
+                if time.monotonic() >= until:
+                    raise locked(self._place) from error
+            except Undone as error:
+                undone += 1
+                if undone >= TRIES_MAX:
+                    raise locked(self._place) from error
+            time.sleep(random.uniform(0, PAUSE_MAX_S))  # noqa: S311 - rivals must not come back all at once; no secret
+
+    def _dropped(self, session: Session, names: Sequence[str]) -> int:
+        text = PURGE.format(table=self._table, names=", ".join(names))
+        return self._patiently(session, lambda: session.change(text))
+
+    def _dropped_if_free(self, session: Session, name: str) -> int:
+        with suppress(KeyLocked):
+            return self._dropped(session, [name])
+        return 0
+
+    def _loaded(self, views: Sequence[RecordView]) -> Sequence[bool]:
+        with self._pool.turn() as session:
+            text = load_of(views, self._table, compound=session.compound)
+            before, after = self._patiently(session, lambda: session.ask_all(text))
+        names = [digest_of((view.record.namespace, view.record.id)) for view in views]
+        return [
+            name not in _etags(before) and _etags(after).get(name) == view.record.etag
+            for name, view in zip(names, views, strict=True)
+        ]
+
+
+def _etags(rows: Rows) -> dict[bytes, bytes]:
+    return dict(rows)  # type: ignore[arg-type]  # two columns make a pair

@@ -1,0 +1,90 @@
+"""Private MariaDB servers."""
+
+import itertools
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pymysql
+import pymysql.cursors
+
+from tests.engines.private import Server, as_user, free_port, missing, server_folder
+
+NUMBERS = itertools.count()
+DATABASE = "notwice"
+ADDRESS: dict[str, Any] = {"host": "127.0.0.1", "user": "notwice", "password": "p@ss/wörd", "charset": "utf8mb4"}
+ESCAPED = "p%40ss%2Fw%C3%B6rd"
+
+SETUP = f"""
+CREATE DATABASE {DATABASE};
+CREATE USER 'notwice'@'127.0.0.1' IDENTIFIED BY 'p@ss/wörd';
+GRANT ALL ON *.* TO 'notwice'@'127.0.0.1';
+"""
+
+
+class MariadbServer(Server):
+    """A server with one database and one user."""
+
+    def url(self, *, port: int | None = None, **options: object) -> str:
+        """The URL of a store, by default in a table that nobody has used yet."""
+        options = {"table": f"t{next(NUMBERS)}", "timeout": 10, "safe": "ignore", **options}
+        query = "&".join(f"{name}={value}" for name, value in options.items())
+        return f"mysql://notwice:{ESCAPED}@127.0.0.1:{port or self.port}/{DATABASE}?{query}"
+
+    def connect(self, **options: Any) -> "pymysql.Connection[pymysql.cursors.Cursor]":
+        return connect(self.port, **{"database": DATABASE, "autocommit": True, **options})
+
+    def execute(self, *statements: str) -> None:
+        """Run statements on a connection of their own."""
+        with self.connect() as connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+
+
+def connect(port: int, **options: Any) -> "pymysql.Connection[pymysql.cursors.Cursor]":
+    address = {**ADDRESS, "password": ADDRESS["password"].encode(), "ssl_disabled": True, **options}
+    return pymysql.connect(port=port, connect_timeout=2, **address)
+
+
+def program(name: str) -> str:
+    path = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"
+    return shutil.which(name, path=path) or missing(name)
+
+
+def answers(port: int) -> bool:
+    try:
+        connect(port).close()
+    except pymysql.OperationalError:
+        return False
+    return True
+
+
+@contextmanager
+def mariadb_server(settings: Sequence[str] = ()) -> Iterator[MariadbServer]:
+    """A server of its own, with `settings` like ``--sync-binlog=0``. It is killed in the end."""
+    with server_folder() as folder:
+        data, port = folder / "data", free_port()
+        install(data)
+        setup = folder / "setup.sql"
+        setup.write_text(SETUP, encoding="utf-8")
+        given = [f"--datadir={data}", f"--port={port}", "--bind-address=127.0.0.1", f"--socket={folder / 'socket'}"]
+        given += [f"--pid-file={folder / 'pid'}", "--skip-name-resolve", "--innodb-buffer-pool-size=64M"]
+        given += ["--innodb-log-file-size=32M", "--character-set-server=utf8mb4", f"--init-file={setup}"]
+        command = [program("mariadbd"), "--no-defaults", *given, *settings]
+        server = MariadbServer(command, port=port, log=folder / "log", answers=answers)
+        setup.write_text("", encoding="utf-8")  # it is run at each start
+        try:
+            yield server
+        finally:
+            server.kill()
+
+
+def install(data: Path) -> None:
+    """Make the folder of a new server."""
+    command = [program("mariadb-install-db"), "--no-defaults", f"--datadir={data}", "--skip-test-db"]
+    command += ["--auth-root-authentication-method=normal"]
+    subprocess.run(command, check=True, capture_output=True, cwd="/", **as_user())
