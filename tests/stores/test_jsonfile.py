@@ -4,14 +4,18 @@ import base64
 import json
 import os
 from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+from wsgiref.util import setup_testing_defaults
 
 import pytest
 
 from notwice import Guard, InProgress, Mismatch, Operation, Replay, Result, ResultKind, Unresolved
 from notwice.errors import UnsupportedRecord
 from notwice.fingerprint import BODY_SHA256
+from notwice.http import SHARED, HttpPolicy
+from notwice.http.wsgi import IdempotencyMiddleware
 from notwice.model import Fingerprint, Insert, State
 from notwice.stores.jsonfile import JsonFileStore
 from notwice.testing import VirtualClock
@@ -188,6 +192,41 @@ def test_what_is_not_understood_is_kept_as_it_is_written(path: Path) -> None:
     for part in (f'"s:k": {odd}', '"version": 1.50', '"more": [ 1e5 ]', '"s:\\ud800": {}'):
         assert part in text
     assert set(json.loads(text)) == {"version", "entries", "more"}
+
+
+@pytest.mark.parametrize(("body", "status"), [(BODY, "201 Created"), (b"{}", "422 Unprocessable Entity")])
+def test_at_the_edge(body: bytes, status: str, path: Path) -> None:
+    """P2, P3: the older cache's requests find their answers over HTTP; new ones are hashed as it hashed them."""
+    put(path, http__k1=entry())
+    with Guard(JsonFileStore(path)) as guard:
+
+        def handle(environ: dict[str, Any], start: Any) -> list[bytes]:
+            start("200 OK", [("content-type", "text/plain")])
+            return [b"new"]
+
+        face = IdempotencyMiddleware(handle, guard=guard, http_policy=HttpPolicy.api_cache(principal=SHARED))
+        assert post(face, "k1", body) == status
+        assert post(face, "k2", body) == "200 OK"
+    assert entries_in(path)["http:k2"]["req_hash_hex"] == sha256(body).hexdigest()
+
+
+def post(face: IdempotencyMiddleware, key: str, body: bytes) -> str:
+    """Post a body under a key and give the status line."""
+    told: list[str] = []
+    environ: dict[str, Any] = {
+        "REQUEST_METHOD": "POST",
+        "CONTENT_TYPE": "application/json",
+        "CONTENT_LENGTH": str(len(body)),
+        "HTTP_IDEMPOTENCY_KEY": key,
+        "wsgi.input": BytesIO(body),
+    }
+    setup_testing_defaults(environ)
+
+    def start(status: str, *_: Any) -> Any:
+        told.append(status)
+
+    b"".join(face(environ, start))
+    return told[0]
 
 
 # --- what is written --------------------------------------------------------------------------------------------------
