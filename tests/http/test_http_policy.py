@@ -13,6 +13,7 @@ from notwice.http import KEPT_HEADERS, SHARED, Dialect, Ending, HttpPolicy, Requ
 from notwice.http.exchange import HttpFields
 from notwice.http.exchange.headers import never_kept
 from notwice.http.exchange.request import HeaderMissing
+from notwice.http.exchange.settings import body_alone
 
 FIELDS = [
     *("principal", "methods", "required", "header", "strict", "dialect", "scope", "statuses", "kept_headers"),
@@ -151,12 +152,13 @@ def test_a_status_comes_before_its_class() -> None:
 
 
 def test_the_older_cache() -> None:
-    """The preset of the older API cache: 2xx completed, 429 abandoned, all else failed, bodies by their bytes."""
+    """The preset of the older API cache: 2xx completed, 429 abandoned, all else failed, and the body alone compared."""
     cache = HttpPolicy.api_cache(principal=SHARED, required=True)
     for status in range(200, 600):
         expected = "completed" if status < 300 else "abandoned" if status == 429 else "failed"
         assert cache.ending(status) == Ending(expected)
     assert (cache.canonical_json, cache.required) == (False, True)
+    assert cache.fingerprint is body_alone
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from urllib.parse import parse_qs
 
 from notwice.errors import InvalidKey, NotApplied, NotwiceError, OwnershipLost
 from notwice.fingerprint import (
+    BODY_SHA256,
     HTTP,
     HTTP_BYTES,
     BytesRequest,
@@ -41,7 +42,7 @@ from notwice.http.exchange.dialect import Dialect
 from notwice.http.exchange.headers import KEPT_HEADERS, Headers, exposed
 from notwice.http.exchange.keys import read_key, read_query_key
 from notwice.http.exchange.request import Asked, Gone, HeaderMissing, RequestHeaders, RequestView
-from notwice.http.exchange.settings import SHARED, Ending, HttpFields, HttpPolicy, http_policy_of
+from notwice.http.exchange.settings import SHARED, Ending, HttpFields, HttpPolicy, body_alone, http_policy_of
 from notwice.identity import join_scope
 from notwice.model import Fingerprint, InProgress, Mismatch, RecordView, Replay, Unresolved
 from notwice.policy import Policy
@@ -187,14 +188,18 @@ class Exchange:
             )
         return met | {this}
 
+    @property
+    def _recipe(self) -> str:
+        return HTTP if self._policy.canonical_json else HTTP_BYTES
+
     def fingerprint(self, request: RequestView, body: Body) -> RequestPrint:
         """What the request is compared by. Raises `TypeError` if the policy's function gives no bytes."""
         choose = self._policy.fingerprint
-        if choose is None:
+        if choose is None or choose is body_alone:
             content_type = request.headers.get("content-type", "")
             raw_path, query = request.raw_path.encode("latin-1"), request.query.encode("latin-1")
             whole = HttpRequest(request.method, raw_path, query, content_type, body)
-            return RequestPrint(whole, fingerprint_http(whole, HTTP if self._policy.canonical_json else HTTP_BYTES))
+            return RequestPrint(whole, fingerprint_http(whole, BODY_SHA256 if choose else self._recipe))
         chosen = choose(request, body.read())
         if not isinstance(chosen, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise TypeError(f"fingerprint gave a value of type {type(chosen).__qualname__}; it must give bytes")

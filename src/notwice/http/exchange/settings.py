@@ -61,6 +61,11 @@ Principal = Callable[[RequestView], str | Awaitable[str | None] | None] | Litera
 Scope = str | tuple[object, ...]
 
 
+def body_alone(_: RequestView, body: bytes) -> bytes:
+    """Compare a request by its body and nothing else, by the recipe ``body-sha256``, as the older API cache did."""
+    return body
+
+
 @suggesting
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpPolicy:
@@ -135,8 +140,8 @@ class HttpPolicy:
 
     @classmethod
     def api_cache(cls, *, principal: Principal, **options: Any) -> Self:  # noqa: ANN401 - the fields of this class
-        """The older API cache: 2xx completed, 429 abandoned, all else failed, bodies compared by their bytes."""
-        preset: dict[str, Any] = {"statuses": _CACHE_STATUSES, "canonical_json": False}
+        """The older API cache: 2xx completed, 429 abandoned, all else failed, the body alone compared, by its bytes."""
+        preset: dict[str, Any] = {"statuses": _CACHE_STATUSES, "canonical_json": False, "fingerprint": body_alone}
         return cls(principal=principal, **{**preset, **options})
 
     def ending(self, status: int) -> Ending:
