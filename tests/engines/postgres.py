@@ -17,7 +17,9 @@ NUMBERS = itertools.count()
 
 
 class PostgresServer(Server):
-    """A server whose only database has an empty password."""
+    """A server that trusts everybody who comes from this machine."""
+
+    data: Path
 
     def url(self, **options: object) -> str:
         """The URL of a store, by default in a table that nobody has used yet."""
@@ -71,6 +73,7 @@ def postgres_server(kind: str, settings: Sequence[str] = ()) -> Iterator[Postgre
         server = PostgresServer(
             [str(path / "postgres"), "-D", str(data), *flags], port=port, log=folder / "log", answers=answers
         )
+        server.data = data
         try:
             yield server
         finally:

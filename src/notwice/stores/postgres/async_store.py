@@ -197,6 +197,8 @@ class AsyncPostgresStore:
             if self._closed:
                 raise closed()
             if loop not in self._pools:
+                for gone in [each for each in self._pools if each.is_closed()]:  # a connection keeps its loop
+                    del self._pools[gone]
                 self._pools[loop] = _Pool(self._place.pool)
             return self._pools[loop]
 

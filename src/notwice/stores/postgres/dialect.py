@@ -25,6 +25,9 @@ from typing import Final, NamedTuple
 
 from notwice.codec import RECORD_FORMAT
 
+NEVER: Final = -1
+"""A record's time until it expires, if it never does: with NULL a driver would take the column for one of no type."""
+
 CLOCK: Final = """
     clock AS MATERIALIZED (
         SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms
@@ -52,7 +55,7 @@ WITH {clock}, {seen},
             id, namespace, etag, scope, state, released, lease_ms, created_ms, written_ms, expires_ms, checksum, record
         )
         SELECT $1, $2, $3::bytea, $4::text, $5::text, $6::text, $7::bigint, coalesce(nullif($8::bigint, 0), now_ms),
-            now_ms, now_ms + $9::bigint, $10::bytea, $11::bytea
+            now_ms, now_ms + nullif($9::bigint, {never}), $10::bytea, $11::bytea
         FROM clock WHERE NOT EXISTS (SELECT FROM seen)
         ON CONFLICT (id, namespace) DO NOTHING
         RETURNING true AS won
@@ -66,7 +69,8 @@ WITH {clock}, {seen},
     written AS (
         UPDATE {table} AS found SET
             etag = $3, scope = $4, state = $5, released = $6, lease_ms = $7,
-            created_ms = coalesce(nullif($8::bigint, 0), now_ms), written_ms = now_ms, expires_ms = now_ms + $9::bigint,
+            created_ms = coalesce(nullif($8::bigint, 0), now_ms), written_ms = now_ms,
+            expires_ms = now_ms + nullif($9::bigint, {never}),
             checksum = $10, record = $11
         FROM clock
         WHERE id = $1 AND namespace = $2 AND etag = $12 AND sha256(found.record) = found.checksum
@@ -106,7 +110,7 @@ WITH {clock},
         UPDATE {table} AS found SET
             etag = wanted.etag, scope = wanted.scope, state = wanted.state, released = wanted.released,
             lease_ms = wanted.lease_ms, created_ms = coalesce(nullif(wanted.created_ms, 0), now_ms),
-            written_ms = now_ms, expires_ms = now_ms + wanted.expires_after_ms,
+            written_ms = now_ms, expires_ms = now_ms + nullif(wanted.expires_after_ms, {never}),
             checksum = wanted.checksum, record = wanted.record
         FROM clock, locked JOIN wanted USING (place)
         WHERE found.id = locked.id AND found.namespace = locked.namespace
@@ -118,7 +122,7 @@ WITH {clock},
             id, namespace, etag, scope, state, released, lease_ms, created_ms, written_ms, expires_ms, checksum, record
         )
         SELECT id, namespace, etag, scope, state, released, lease_ms, coalesce(nullif(created_ms, 0), now_ms), now_ms,
-            now_ms + expires_after_ms, checksum, record
+            now_ms + nullif(expires_after_ms, {never}), checksum, record
         FROM wanted, clock
         WHERE record IS NOT NULL AND expected_etag IS NULL AND place NOT IN (SELECT place FROM seen)
             AND (SELECT count(*) FROM locked) >= 0  -- so that every lock is there before the first insert
@@ -137,8 +141,8 @@ LOAD: Final = """
 INSERT INTO {table} (
     id, namespace, etag, scope, state, released, lease_ms, created_ms, written_ms, expires_ms, checksum, record
 )
-SELECT id, namespace, etag, scope, state, released, lease_ms, created_ms, written_ms, written_ms + expires_after_ms,
-    checksum, record
+SELECT id, namespace, etag, scope, state, released, lease_ms, created_ms, written_ms,
+    written_ms + nullif(expires_after_ms, {never}), checksum, record
 FROM unnest(
     $1::text[], $2::text[], $3::bytea[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::bigint[], $9::bigint[],
     $10::bytea[], $11::bytea[], $12::bigint[]
@@ -199,7 +203,7 @@ def dialect_of(table: str) -> Dialect:
 
     def for_table(statement: str, due: str = "false") -> str:
         seen = _SEEN_ONE.format(table=table, due=due)
-        return statement.format(clock=CLOCK, seen=seen, table=table, format=RECORD_FORMAT)
+        return statement.format(clock=CLOCK, seen=seen, table=table, format=RECORD_FORMAT, never=NEVER)
 
     swap = for_table(SWAP, "etag = $12 AND sha256(record) = checksum")
     return Dialect(for_table(GET), for_table(INSERT), swap, *map(for_table, (BATCH, SCAN, PURGE, LOAD)))

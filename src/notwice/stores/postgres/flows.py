@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import Any, Final
 
-from notwice.errors import StoreUnavailable
+from notwice.errors import StoreUnavailable, UnsupportedRecord
 from notwice.model import Get, Op, Reply
 from notwice.stores.findings import Finding
 from notwice.stores.migrations import ABSENT, Migration, Version, pending, refuse_newer
@@ -113,9 +113,13 @@ def migrating(names: Names, timeout_ms: int) -> Generator[Statement, Rows, Seque
 def opening(names: Names, *, first: bool, timeout_ms: int) -> Generator[Statement, Rows, list[Finding]]:
     """Look at a server that was connected to. The `first` time, make the tables if there are none, and check settings.
 
-    Tables that go later don't come back by themselves: what was in them would count as absent.
+    Tables that go later don't come back by themselves: what was in them would count as absent. All that is wrong is a
+    `StoreUnavailable` here: a guard knows no other error of a call.
     """
-    found = yield from looking(names)
+    try:
+        found = yield from looking(names)
+    except UnsupportedRecord as error:
+        raise StoreUnavailable(str(error)) from error
     if not first:
         if found == ABSENT:
             raise StoreUnavailable(f"the table {names.records} is gone; restart this process if that is meant")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from notwice.codec import encode_record
 from notwice.model import AGE_UNKNOWN_MS, Get, Insert, Op, Query, Record, RecordView, Reply, Swap
-from notwice.stores.postgres.dialect import UNRESOLVED, Dialect
+from notwice.stores.postgres.dialect import NEVER, UNRESOLVED, Dialect
 from notwice.stores.shared import FAR_MS, name_of, place_after, reply_of, stamped
 from notwice.stores.tables import decoded
 
@@ -86,7 +86,7 @@ def _columns(record: Record) -> tuple[object, ...]:
         record.released.value,
         min(record.terms.lease_ms, AGE_UNKNOWN_MS),
         record.created_ms,
-        None if after_ms is None else min(after_ms, _MAX_AFTER_MS),
+        NEVER if after_ms is None else min(after_ms, _MAX_AFTER_MS),
         sha256(encoded).digest(),
         encoded,
     )

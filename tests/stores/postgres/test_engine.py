@@ -1,0 +1,303 @@
+"""What is special about PostgreSQL: locks, rivals that commit in between, settings, standbys, round trips."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from notwice import (
+    AsyncGuard,
+    AsyncOperation,
+    Guard,
+    InProgress,
+    Operation,
+    Policy,
+    Replay,
+    StoreUnavailable,
+    rerun,
+)
+from notwice.model import Get, Insert, Op, Record, Reply, State, Swap
+from notwice.stores.postgres import place as settings
+from notwice.stores.postgres.flows import ASKED_MAX, Undone, applying
+from notwice.stores.postgres.place import Place, place_of
+from notwice.stores.postgres.rows import statement_of
+from notwice.stores.postgres.store import PostgresStore
+from notwice.stores.shared import KeyLocked
+from notwice.stores.urls import parsed
+from notwice.testing.conformance.records import followed, insert, new_record, one, stored, swap
+from tests.engines.postgres import PostgresServer
+
+WAIT_S = 20
+
+
+def place(server: PostgresServer, **options: object) -> Place:
+    return place_of(parsed(server.url(**options)))
+
+
+@pytest.fixture
+def where(system_postgres: PostgresServer) -> Place:
+    return place(system_postgres)
+
+
+@pytest.fixture
+def store(where: Place) -> Iterator[PostgresStore]:
+    store = PostgresStore(where)
+    yield store
+    store.close()
+
+
+@contextmanager
+def open_transaction(server: PostgresServer) -> Iterator[psycopg.Connection]:
+    """A connection whose transaction stays open until the test ends it."""
+    with psycopg.connect(f"postgresql://notwice@127.0.0.1:{server.port}/postgres") as connection:
+        yield connection
+        connection.rollback()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    for _ in range(WAIT_S * 1000):
+        if condition():
+            return
+        pause.wait(0.001)
+    raise AssertionError("it did not come to that")
+
+
+def waits_for_a_lock(server: PostgresServer) -> bool:
+    with server.connect() as connection:
+        (count,) = connection.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'notwice' AND wait_event_type = 'Lock'"
+        ).fetchone() or (0,)
+    return bool(count)
+
+
+def written_by_a_rival(connection: psycopg.Connection, where: Place, record: Record) -> None:
+    """Insert a record within the rival's transaction, as a store does."""
+    statement = statement_of([Insert(record)], where.dialect)
+    psycopg.RawCursor(connection).execute(statement.text, statement.parameters)
+
+
+# --- rivals that commit in between ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Statements wait for locks as long as the test needs."""
+    monkeypatch.setattr(settings, "LOCK_MS", WAIT_S * 1000)
+
+
+@pytest.mark.usefixtures("patient")
+def test_an_insert_that_a_rival_overtakes(system_postgres: PostgresServer, where: Place) -> None:
+    """P1: a rival's insert commits between the reading and the writing: no row comes back; asking again shows it."""
+    store, record, mine = PostgresStore(where), new_record(), new_record(attempt=7)
+    store.apply([Get("", "")])
+    with open_transaction(system_postgres) as rival, ThreadPoolExecutor(1) as pool:
+        written_by_a_rival(rival, where, record)
+        call = pool.submit(store.apply, [Insert(mine), Insert(new_record("b"))])
+        wait_until(lambda: waits_for_a_lock(system_postgres))
+        rival.commit()
+        lost, won = call.result()
+    assert (lost.won, won.won) == (False, True)
+    assert isinstance(lost.record, Record)
+    assert lost.record.etag == record.etag
+    store.close()
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_swap_that_a_rival_overtakes(system_postgres: PostgresServer, where: Place) -> None:
+    """P1, P5: a rival's swap commits while ours waits for the row: ours loses and is shown the rival's record."""
+    store, record = PostgresStore(where), new_record()
+    insert(store, record)
+    with open_transaction(system_postgres) as rival, ThreadPoolExecutor(1) as pool:
+        rival.execute(f"UPDATE {where.names.records} SET etag = 'another'")
+        call = pool.submit(store.apply, [Swap(followed(record), record.etag)])
+        wait_until(lambda: waits_for_a_lock(system_postgres))
+        rival.commit()
+        (lost,) = call.result()
+    assert not lost.won
+    store.close()
+
+
+Row = tuple[bool, bool, int, int | None, int | None, bytes | None]
+RACED: Row = (False, False, 5, None, None, None)
+WON: Row = (True, False, 5, None, None, None)
+
+
+def answered(rows: list[Any]) -> tuple[list[str], list[Reply] | Exception]:
+    """Drive the conversation with these answers, the last of them for ever; gives the statements, and the end."""
+    dialect = place_of(parsed("postgresql://host/database")).dialect
+    flow = applying([Insert(new_record("a")), Insert(new_record("b"))], dialect)
+    asked = []
+    try:
+        statement = next(flow)
+        while True:
+            asked.append("batch" if statement.text == dialect.batch else "one")
+            answer = rows.pop(0) if len(rows) > 1 else rows[0]
+            statement = flow.throw(answer) if isinstance(answer, Exception) else flow.send(answer)
+    except StopIteration as stop:
+        return asked, list(stop.value)
+    except Exception as error:  # noqa: BLE001 - what it ends in
+        return asked, error
+
+
+def test_only_what_was_raced_is_asked_for_again() -> None:
+    """A raced operation is asked for again, by itself; what its batch won stays won."""
+    asked, replies = answered([[WON, RACED], [WON]])
+    assert asked == ["batch", "one"]
+    assert isinstance(replies, list)
+    assert [reply.won for reply in replies] == [True, True]
+
+
+def test_asking_again_is_bounded() -> None:
+    """However often rivals come in between, and deadlocks too, it ends in an error that says to try again."""
+    for answer in ([RACED, RACED], Undone("deadlock")):
+        asked, end = answered([answer])
+        assert len(asked) == ASKED_MAX
+        assert isinstance(end, StoreUnavailable)
+
+
+def test_a_deadlock_is_repeated() -> None:
+    """T22: what the server rolled back because of others is sent again as it was: 40001 and 40P01 reach no caller."""
+    asked, replies = answered([Undone("deadlock"), [WON, WON]])
+    assert (len(asked), isinstance(replies, list)) == (2, True)
+
+
+def test_batches_of_the_same_keys_in_any_order(where: Place) -> None:
+    """T22: many batches on the same keys, in different orders, from several stores at once: no deadlock, no error."""
+    stores = [PostgresStore(where) for _ in range(4)]
+    records = [new_record(f"{number:02}") for number in range(40)]
+    insert(stores[0], new_record("first"))
+
+    def claim(number: int) -> int:
+        mine = [Insert(record._replace(attempt=number)) for record in (records if number % 2 else records[::-1])]
+        return sum(reply.won for reply in stores[number].apply(mine))
+
+    def take(number: int) -> int:
+        order = records if number % 2 else records[::-1]
+        return sum(reply.won for reply in stores[number].apply([Swap(followed(each), each.etag) for each in order]))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(claim, range(4))) == len(records)
+        assert sum(pool.map(take, range(4))) == len(records)
+    for each in stores:
+        each.close()
+
+
+# --- locked rows and keys ---------------------------------------------------------------------------------------------
+
+
+def test_a_key_that_an_open_transaction_holds(system_postgres: PostgresServer) -> None:
+    """T22: a begin on a key that somebody's open transaction has just made is told `InProgress`; then it is free."""
+    url = system_postgres.url()
+    where = place_of(parsed(url))
+    with Guard.open(url) as guard:
+        assert isinstance(guard.begin("refund", "first"), Operation)
+        held = guard.begin("refund", "held")
+        assert isinstance(held, Operation)
+        with system_postgres.connect() as connection:
+            connection.execute(f"DELETE FROM {where.names.records} WHERE id = %s", (held.operation,))
+        with open_transaction(system_postgres) as rival:
+            written_by_a_rival(rival, where, held.view.record)
+            assert isinstance(guard.begin("refund", "held"), InProgress)
+        assert isinstance(guard.begin("refund", "held"), Operation)
+
+
+def test_a_locked_row_is_read(system_postgres: PostgresServer, where: Place, store: PostgresStore) -> None:
+    """A row that somebody has locked is read as ever: inserts on it, gets and swaps by another etag don't wait."""
+    record = new_record()
+    insert(store, record)
+    with open_transaction(system_postgres) as rival:
+        rival.execute(f"SELECT FROM {where.names.records} FOR UPDATE")
+        for op in (Insert(new_record()), Get(record.namespace, record.id), Swap(followed(record), b"another")):
+            reply = one(store, op)
+            assert isinstance(reply.record, Record)
+            assert reply.record.etag == record.etag
+
+
+def test_a_claim_on_a_locked_row(system_postgres: PostgresServer, where: Place, store: PostgresStore) -> None:
+    """T22: a claim on a row that somebody is changing is told that somebody is at work, and may come again."""
+    record = new_record()
+    insert(store, record)
+    taken = followed(record, attempt=2)
+    with open_transaction(system_postgres) as rival:
+        rival.execute(f"SELECT FROM {where.names.records} FOR UPDATE")
+        reply = swap(store, taken, record.etag)
+        assert not reply.won
+        assert isinstance(reply.record, Record)
+        assert reply.record.state is State.IN_PROGRESS
+        assert reply.record.etag not in (record.etag, taken.etag)
+        assert reply.age_ms == 0
+    assert swap(store, taken, record.etag).won
+
+
+def test_an_owners_move_on_a_locked_row(system_postgres: PostgresServer) -> None:
+    """P5, P9: an owner whose row somebody has locked is told that the store was busy, never that it lost it."""
+    url = system_postgres.url()
+    with Guard.open(url) as guard:
+        owned = guard.begin("refund", "k")
+        assert isinstance(owned, Operation)
+        with open_transaction(system_postgres) as rival:
+            rival.execute(f"SELECT FROM {place_of(parsed(url)).names.records} FOR UPDATE")
+            with pytest.raises(StoreUnavailable, match="nothing was done"):
+                owned.checkpoint("charged")
+        owned.complete("paid")
+        assert isinstance(guard.begin("refund", "k"), Replay)
+
+
+def test_a_locked_key_in_a_batch_of_threads(system_postgres: PostgresServer, where: Place) -> None:
+    """T22: a batch with a locked key raises that nothing was done, so that it can be split."""
+    store, records = PostgresStore(where), [new_record(key) for key in "abc"]
+    for record in records:
+        insert(store, record)
+    with open_transaction(system_postgres) as rival:
+        rival.execute(f"SELECT FROM {where.names.records} WHERE id = 'idem_b' FOR UPDATE")
+        with pytest.raises(KeyLocked):
+            store.apply([Swap(followed(record), record.etag) for record in records])
+        assert [stored(store, record).etag for record in records] == [record.etag for record in records]
+    store.close()
+
+
+async def test_a_locked_key_among_many_tasks(system_postgres: PostgresServer) -> None:
+    """T22: tasks that share trips with one that meets a locked key get what they came for."""
+    url = system_postgres.url()
+    policy = Policy(recovery=rerun, lease=0.001)
+    guard = AsyncGuard.open(url)
+    for number in range(12):
+        assert isinstance(await guard.begin("race", str(number), policy=policy), AsyncOperation)
+    with open_transaction(system_postgres) as rival:
+        rival.execute(
+            f"SELECT FROM {place_of(parsed(url)).names.records} WHERE record LIKE %s FOR UPDATE", (b'%"race","7"%',)
+        )
+        outcomes = await asyncio.gather(*(guard.begin("race", str(number), policy=policy) for number in range(12)))
+    assert [type(outcome) for outcome in outcomes] == [
+        InProgress if number == 7 else AsyncOperation for number in range(12)
+    ]
+    await guard.close()
+
+
+def test_a_replay_writes_nothing(system_postgres: PostgresServer, where: Place, store: PostgresStore) -> None:
+    """A replay locks no row, makes no dead one and writes no log."""
+    record = new_record()
+    insert(store, record)
+    batch: list[Op] = [Insert(new_record()), Get("", "nothing")]
+
+    def state() -> object:
+        with system_postgres.connect() as connection:
+            return connection.execute(
+                f"SELECT xmin, xmax, ctid, pg_current_wal_insert_lsn() FROM {where.names.records}"
+            ).fetchall()
+
+    with system_postgres.connect() as connection:
+        connection.execute("CHECKPOINT")
+        connection.execute(f"SELECT FROM {where.names.records}")
+    before = state()
+    for _ in range(20):
+        assert not one(store, Insert(new_record())).won
+        assert not store.apply(batch)[0].won
+        assert not swap(store, followed(record), b"another").won
+    assert state() == before

@@ -1,0 +1,241 @@
+"""The tables and the settings of a PostgreSQL server: what is made, what is refused, what is warned of."""
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import pytest
+
+from notwice import Guard, Operation, StoreUnavailable
+from notwice.cli import main
+from notwice.stores import open_async_store
+from notwice.stores.findings import UnsafeSettingsWarning
+from notwice.stores.port import Store
+from notwice.stores.postgres.checks import NAMES, findings, judged
+from notwice.stores.postgres.place import place_of
+from notwice.stores.postgres.store import PostgresStore
+from notwice.stores.urls import parsed
+from tests.engines.postgres import PostgresServer
+
+SAFE = {
+    "in_recovery": "false",
+    "synchronous_commit": "on",
+    "fsync": "on",
+    "full_page_writes": "on",
+    "zero_damaged_pages": "off",
+    "ignore_checksum_failure": "off",
+    "synchronous_standby_names": "",
+    "standbys": "0",
+}
+
+
+def begins(url: str) -> bool:
+    with Guard.open(url) as guard:
+        return isinstance(guard.begin("s", "k", request=1), Operation)
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clerk(system_postgres: PostgresServer) -> Iterator[str]:
+    """A role that may read and write tables, but make none; gives how to write its URL."""
+    with system_postgres.connect() as connection:
+        connection.execute("CREATE ROLE clerk LOGIN")
+        connection.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+        connection.execute("ALTER DEFAULT PRIVILEGES GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO clerk")
+        yield "clerk"
+        connection.execute("DROP OWNED BY clerk")
+        connection.execute("DROP ROLE clerk")
+
+
+def test_a_role_that_may_make_no_tables(
+    system_postgres: PostgresServer, clerk: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without the right to make tables the error says what to do; with the printed SQL carried out, it works."""
+    url = system_postgres.url()
+    as_clerk = url.replace("notwice@", f"{clerk}@")
+    with pytest.raises(StoreUnavailable, match="migrate --dry-run"):
+        begins(as_clerk)
+    assert main(["migrate", "--store", url, "--dry-run"]) == 0
+    with system_postgres.connect() as connection:
+        connection.execute(capsys.readouterr().out.encode())
+    assert begins(as_clerk)
+    assert main(["migrate", "--store", url]) == 0
+    assert "nothing to do" in capsys.readouterr().err
+
+
+def test_a_schema_of_its_own(system_postgres: PostgresServer) -> None:
+    """Schema and table are chosen in the URL; a schema that is not there is named, and never made."""
+    with pytest.raises(StoreUnavailable, match="no such schema"):
+        begins(system_postgres.url(schema="payments"))
+    with system_postgres.connect() as connection:
+        connection.execute("CREATE SCHEMA payments")
+    assert begins(system_postgres.url(schema="payments", table="guards"))
+    with system_postgres.connect() as connection:
+        assert connection.execute("SELECT count(*) FROM payments.guards").fetchone() == (1,)
+
+
+@pytest.mark.parametrize(("number", "reader_min", "works"), [(2, 1, True), (2, 2, False)])
+def test_tables_of_a_newer_release(system_postgres: PostgresServer, number: int, reader_min: int, works: bool) -> None:
+    """P14: tables of the next release are worked on if its step allows that, else refused before anything is done."""
+    url = system_postgres.url()
+    assert begins(url)
+    with system_postgres.connect() as connection:
+        versions = place_of(parsed(url)).names.versions
+        connection.execute(f"INSERT INTO {versions} VALUES (%s, %s)", (number, reader_min))
+    if works:
+        assert not begins(url)
+    else:
+        with pytest.raises(StoreUnavailable, match="newer release"):
+            begins(url)
+        assert main(["migrate", "--store", url]) == 1
+
+
+def test_tables_that_are_gone(system_postgres: PostgresServer) -> None:
+    """Tables that somebody drops don't come back by themselves: what was in them would count as never begun."""
+    url = system_postgres.url()
+    names = place_of(parsed(url)).names
+    with Guard.open(url) as guard:
+        guard.begin("s", "k")
+        with system_postgres.connect() as connection:
+            connection.execute(f"DROP TABLE {names.records}, {names.versions}")
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable, match="gone"):
+                guard.begin("s", "other")
+
+
+def test_a_database_of_another_encoding(system_postgres: PostgresServer) -> None:
+    """A database that can't keep every text is refused."""
+    with system_postgres.connect() as connection:
+        connection.execute("CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0 LOCALE 'C'")
+    with pytest.raises(StoreUnavailable, match="LATIN1"):
+        begins(system_postgres.url().replace("/postgres?", "/latin?"))
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changed", "name", "severity"),
+    [
+        ({"in_recovery": "true"}, "in_recovery", "unsafe"),
+        ({"synchronous_commit": "off"}, "synchronous_commit", "unsafe"),
+        ({"fsync": "off"}, "fsync", "unsafe"),
+        ({"full_page_writes": "off"}, "full_page_writes", "unsafe"),
+        ({"zero_damaged_pages": "on"}, "zero_damaged_pages", "unsafe"),
+        ({"ignore_checksum_failure": "on"}, "ignore_checksum_failure", "unsafe"),
+        ({"standbys": "1"}, "synchronous_standby_names", "warning"),
+        ({"synchronous_standby_names": "a", "synchronous_commit": "local"}, "synchronous_commit", "warning"),
+    ],
+)
+def test_each_unsafe_setting_is_found(changed: Mapping[str, str], name: str, severity: str) -> None:
+    """Each setting that breaks a promise is named, with what it means and what to do; the safe ones are not."""
+    assert judged(SAFE) == []
+    assert judged({**SAFE, "standbys": "1", "synchronous_standby_names": "a"}) == []
+    (finding,) = judged({**SAFE, **changed})
+    assert (finding.name, finding.severity) == (name, severity)
+    assert finding.meaning
+    assert finding.remedy
+
+
+FLIPS = {
+    "synchronous_commit": "off",
+    "fsync": "off",
+    "full_page_writes": "off",
+    "zero_damaged_pages": "on",
+    "ignore_checksum_failure": "on",
+}
+
+
+@contextmanager
+def flipped(server: PostgresServer, name: str, value: str) -> Iterator[None]:
+    """A server with another setting, as each new connection finds it."""
+    with server.connect() as connection:
+        connection.execute(f"ALTER SYSTEM SET {name} = {value}")
+        try:
+            reload(server, name, value)
+            yield
+        finally:
+            connection.execute(f"ALTER SYSTEM RESET {name}")
+            reload(server, name, "off" if value == "on" else "on")
+
+
+def reload(server: PostgresServer, name: str, expected: str) -> None:
+    """Have the server read its settings, and wait until new connections have them."""
+    found = None
+    for _ in range(2_000):
+        with server.connect() as connection:
+            if found is None:
+                connection.execute("SELECT pg_reload_conf()")
+            found = connection.execute(f"SHOW {name}").fetchone()
+        if found == (expected,):
+            return
+    raise AssertionError(f"{name} stays {found}")
+
+
+@pytest.mark.parametrize("name", FLIPS)
+def test_unsafe_settings_of_a_server(packaged_postgres: PostgresServer, name: str) -> None:
+    """Each unsafe setting is warned of once when a store is opened, found by the check, and refused on request."""
+    with packaged_postgres.connect() as connection:
+        assert findings(connection) == []
+    with flipped(packaged_postgres, name, FLIPS[name]):
+        with packaged_postgres.connect() as connection:
+            assert [finding.name for finding in findings(connection)] == [name]
+        with pytest.warns(UnsafeSettingsWarning, match=name) as told:
+            assert begins(packaged_postgres.url())
+        assert len(told) == 1
+        with pytest.raises(StoreUnavailable, match=f"safe=require.*{name}"):
+            begins(packaged_postgres.url(safe="require"))
+        assert begins(packaged_postgres.url(safe="ignore"))
+
+
+def test_safe_settings_are_not_warned_of(packaged_postgres: PostgresServer) -> None:
+    """A server with safe settings is opened without a word, also by who insists on them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert begins(packaged_postgres.url(safe="require"))
+
+
+def test_what_is_judged_is_what_is_asked_for() -> None:
+    """The check asks the server for each setting that it judges."""
+    assert set(NAMES) - {"in_recovery", "standbys"} >= SAFE.keys() - {"in_recovery", "standbys"}
+
+
+def test_a_session_is_set_whatever_the_database_says(packaged_postgres: PostgresServer) -> None:
+    """P1: another isolation level, a read-only default or a short time-out of the role change nothing."""
+    with packaged_postgres.connect() as connection:
+        for setting in ("default_transaction_isolation = serializable", "default_transaction_read_only = on"):
+            connection.execute(f"ALTER ROLE notwice SET {setting}")
+        try:
+            assert begins(packaged_postgres.url())
+            assert_session(open_async_store(packaged_postgres.url()).blocking)
+        finally:
+            connection.execute("SET default_transaction_read_only = off")
+            connection.execute("ALTER ROLE notwice RESET ALL")
+
+
+def assert_session(store: Store) -> None:
+    assert isinstance(store, PostgresStore)
+    with store._turn() as (session, _):
+        for name, expected in (("transaction_isolation", "read committed"), ("plan_cache_mode", "force_generic_plan")):
+            assert session.connection.execute(f"SHOW {name}").fetchone() == (expected,)
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "sentence"),
+    [
+        ("postgresql://host", "names a database"),
+        ("postgresql://host/db?tabel=x", "did you mean 'table'"),
+        ("postgresql://host/db?table=a;drop", "small letter"),
+        ('postgresql://host/db?schema=a"b', "small letter"),
+        ("postgresql://host/db?pool=0", "from 1 to"),
+        ("postgresql://host/db?timeout=0", "more than 0"),
+        ("postgresql://host/db?safe=perhaps", "one of warn"),
+    ],
+)
+def test_urls_that_are_refused(url: str, sentence: str) -> None:
+    """T21: what can't be used in a URL is refused before anything is connected to, with what to write instead."""
+    with pytest.raises(ValueError, match=sentence):
+        place_of(parsed(url))
