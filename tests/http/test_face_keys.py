@@ -97,8 +97,16 @@ def test_the_header_has_the_name_that_was_chosen(serve: Serve) -> None:
 def test_without_a_principal_nothing_runs(serve: Serve, principal: Any) -> None:
     """C21, T06: A caller who is not known, or whose header is missing, is refused; there is no bucket for all."""
     face = serve(says(), principal=principal)
-    problem(face.request(), 401, "principal_missing")
+    refused = face.request()
+    problem(refused, 401, "principal_missing")
+    assert refused.header("www-authenticate") is None
     assert face.handler.count == 0
+
+
+def test_a_refused_caller_may_be_told_how_to_become_known(serve: Serve) -> None:
+    """RFC 9110, section 11.6.1: with ``challenge`` a 401 says what it asks for."""
+    face = serve(says(), principal=lambda _: None, challenge='Bearer realm="shop"')
+    assert face.request().header("www-authenticate") == 'Bearer realm="shop"'
 
 
 def test_a_principal_must_be_text(serve: Serve) -> None:

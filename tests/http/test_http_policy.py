@@ -16,9 +16,9 @@ from notwice.http.exchange.request import HeaderMissing
 from notwice.http.exchange.settings import body_alone
 
 FIELDS = [
-    *("principal", "methods", "required", "header", "strict", "dialect", "scope", "statuses", "kept_headers"),
-    *("request_bytes_max", "response_bytes_max", "fingerprint", "canonical_json", "status_path", "authorize_replay"),
-    "policy",
+    *("principal", "challenge", "methods", "required", "header", "strict", "dialect", "scope", "statuses"),
+    *("kept_headers", "request_bytes_max", "response_bytes_max", "fingerprint", "canonical_json", "status_path"),
+    *("authorize_replay", "policy"),
 ]
 
 
@@ -60,6 +60,8 @@ def test_the_defaults() -> None:
     [
         ({"principal": None}, "principal must be a function of the request, or SHARED"),
         ({"principal": "tenant"}, "principal must be a function of the request, or SHARED"),
+        ({"challenge": ""}, "challenge must be printable ASCII"),
+        ({"challenge": "Bearer\r\nX: y"}, "challenge must be printable ASCII"),
         ({"methods": "POST"}, "methods must be a collection of names"),
         ({"methods": []}, "methods is empty"),
         ({"methods": ["POST", "options"]}, "OPTIONS can not be guarded"),

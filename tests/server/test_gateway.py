@@ -99,6 +99,7 @@ def test_no_connection_means_nothing_happened(tmp_path: Path, gone: int) -> None
             refused = charge(gateway, "k1")
             assert (refused.status, code(refused)) == (502, "upstream_unreachable")
             assert refused.header("retry-after") == "1"
+            assert refused.header("idempotency-outcome") == "not-applied"
         with processes.upstream(tmp_path, port=gone):
             assert charge(gateway, "k1").status == 201
             assert charge(gateway, "k1").header("idempotency-replayed") == "true"
@@ -143,6 +144,30 @@ def test_a_rerun_is_sent_again_where_that_is_the_policy(tmp_path: Path) -> None:
     assert begun(tmp_path) == ["POST /die", "POST /die"]
 
 
+def test_no_connection_says_nothing_of_an_earlier_attempt(tmp_path: Path) -> None:
+    """P10: under ``--recovery rerun`` a request that was lost before is not said to be not applied, only because it
+    could not be sent once more.
+    """
+    with (
+        processes.upstream(tmp_path) as service,
+        processes.gateway(tmp_path, service.port, "--recovery", "rerun") as gateway,
+    ):
+        assert code(charge(gateway, "k1", "/die")) == "upstream_lost"
+        again = charge(gateway, "k1", "/die")
+        assert (again.status, code(again), again.header("idempotency-outcome")) == (409, "unresolved", "unknown")
+        assert again.header("retry-after") == "1"
+        assert "not_freed" in gateway.log.read_text()
+
+
+def test_a_service_whose_503_proves_that_nothing_happened(tmp_path: Path) -> None:
+    """C38: ``--statuses`` says for a service what its answers mean: here each 503 frees its key, and 500 is final."""
+    options = ("--statuses", "503=abandoned,500=failed")
+    with processes.upstream(tmp_path) as service, processes.gateway(tmp_path, service.port, *options) as gateway:
+        for path, runs in (("/status/503", 2), ("/status/500", 1), ("/status/502", 1)):
+            assert [charge(gateway, path[-3:], path).status for _ in range(2)] == [int(path[-3:])] * 2
+            assert begun(tmp_path).count(f"POST {path}") == runs
+
+
 @pytest.mark.parametrize("path", ["/close", "/nonsense"])
 def test_an_answer_that_is_no_answer_leaves_an_unknown_outcome(gateway: Process, folder: Path, path: str) -> None:
     """C34: nothing, or what is no HTTP, is no answer."""
@@ -160,6 +185,7 @@ def test_half_an_answer_is_none(tmp_path: Path) -> None:
         assert raw.rest().endswith(b"half")
         raw.close()
         assert code(ask(gateway.port, "POST", "/half", key="k1")) == "unresolved"
+        assert "ASGI callable" not in gateway.log.read_text()
     assert begun(tmp_path) == ["POST /half"]
 
 
@@ -208,9 +234,12 @@ def test_what_a_status_means_and_what_a_service_says_of_it(
     gateway: Process, folder: Path, path: str, repeated: str
 ) -> None:
     """C38, C39: the table of outcomes holds for a service that knows nothing; one that knows can overrule it."""
-    answers = [charge(gateway, "".join(filter(str.isalnum, path)), path) for _ in range(2)]
-    assert {answer.status for answer in answers} == {int(path[8:11])}
-    assert all(answer.header("idempotency-outcome") is None for answer in answers)
+    first, again = (charge(gateway, "".join(filter(str.isalnum, path)), path) for _ in range(2))
+    status = int(path[8:11])
+    assert first.status == again.status == status
+    held = repeated == "replayed" and (status >= 500 or path.endswith("unknown"))
+    assert first.header("idempotency-outcome") is None
+    assert again.header("idempotency-outcome") == ("unknown" if held else None)
     assert begun(folder).count(f"POST {path}") == (1 if repeated == "replayed" else 2)
 
 

@@ -193,9 +193,20 @@ def test_what_is_wrong_at_the_start_is_said_at_once(tmp_path: Path) -> None:
     usual = ("--upstream", "http://127.0.0.1:1", "--principal", "shared", "--listen", "127.0.0.1:0")
     scheme = start(*usual, "--store", "sqlight:///x.db", folder=tmp_path)
     assert (scheme.returncode, "sqlite" in scheme.stderr) == (2, True)
+    strange = start(*usual, "--store", "nonsense://x", folder=tmp_path)
+    assert (strange.returncode, ".." in strange.stderr, strange.stderr.endswith(".\n")) == (2, False, True)
     nowhere = start(*usual, "--store", "sqlite:///no/such/folder/x.db", folder=tmp_path)
     assert nowhere.returncode == 3
     assert "Traceback" not in nowhere.stderr
+
+
+def test_a_gateway_does_not_stand_before_itself(tmp_path: Path) -> None:
+    """An upstream that is the gateway's own address ends the start with status 2: it would ask itself for ever."""
+    port = processes.free_port()
+    usual = ("--principal", "shared", "--store", "memory://", "--listen", f"127.0.0.1:{port}")
+    for name in ("127.0.0.1", "localhost"):
+        own = start(*usual, "--upstream", f"http://{name}:{port}")
+        assert (own.returncode, f"{name}:{port} is the gateway itself." in own.stderr) == (2, True)
 
 
 def test_a_taken_port_is_said_at_once(gateway_again: Process) -> None:

@@ -11,6 +11,7 @@ from notwice.server import options
 from notwice.server.durations import in_words, parse_duration, parse_size
 from notwice.server.kinds import Address, PrincipalSource, Target
 from notwice.server.options import SettingsError
+from notwice.server.own import is_own
 from notwice.server.settings import Settings
 
 ENOUGH = {"upstream": "http://127.0.0.1:9000", "principal": "shared"}
@@ -111,6 +112,8 @@ def test_all_errors_are_told_at_once() -> None:
         ("methods", "P OST"), ("methods", "OPTIONS"), ("header", "X:Y"), ("status_path", "status"),
         ("required", "maybe"),
         ("request_bytes_max", "0"), ("request_bytes_max", "10 furlongs"), ("jwt_algorithms", "none"),
+        ("statuses", "503"), ("statuses", "503=free"), ("statuses", "600=failed"), ("statuses", "=failed"),
+        ("statuses", "503=failed,503=unknown"),
         ("health_path", ""), ("log_level", "loud"), ("config", "no-such-file.toml"), ("scope", ""),
     ],
 )  # fmt: skip
@@ -164,9 +167,75 @@ def test_a_short_secret_and_keys_over_plain_http_are_refused() -> None:
     assert "over https" in token(jwt_keys="http://issuer.example/keys")[0]
 
 
-def test_keys_without_a_principal_that_uses_them_are_refused() -> None:
-    """Whoever gives keys expects tokens to be verified."""
-    assert "no token would be verified" in sentences(**ENOUGH, jwt_keys="k.json")[0]
+@pytest.mark.parametrize("principal", ["shared", "header:X-Account-Id"])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("jwt_keys", "k.json"), ("jwt_secret_file", "s"), ("jwt_algorithms", "HS512"), ("jwt_issuer", "https://issuer"),
+        ("jwt_audience", "payments"), ("jwt_leeway", "1s"),
+    ],
+)  # fmt: skip
+def test_options_of_tokens_without_a_principal_that_uses_them_are_refused(
+    name: str, value: str, principal: str
+) -> None:
+    """Whoever says anything of tokens expects them to be verified."""
+    [told] = sentences(upstream="http://h", principal=principal, **{name: value})
+    assert told == f"--{name.replace('_', '-')}: --principal does not say jwt:CLAIM, so no token would be verified."
+
+
+def test_a_secret_without_a_principal_that_uses_it_is_refused() -> None:
+    """The same holds for the secret, which is named and not shown."""
+    [told] = sentences({"NOTWICE_JWT_SECRET": SECRET}, **ENOUGH)
+    assert told.startswith("NOTWICE_JWT_SECRET: ")
+
+
+@pytest.mark.parametrize(
+    "written", ['statuses = "503=abandoned, 5XX=failed"', '[statuses]\n503 = "abandoned"\n5xx = "failed"']
+)
+def test_statuses_are_a_text_or_a_table(tmp_path: Path, written: str) -> None:
+    """What statuses mean is said like ``503=abandoned,5xx=failed``, or as a table of the file."""
+    file = tmp_path / "notwice.toml"
+    file.write_text(written + "\n")
+    assert read(config=str(file)).statuses == ((503, "abandoned"), ("5xx", "failed"))
+
+
+def test_a_table_of_the_file_is_no_option(tmp_path: Path) -> None:
+    """Options do not stand in a table of their own; nothing is guessed from its name, but a misspelt ``statuses``."""
+    file = tmp_path / "notwice.toml"
+    file.write_text('[gateway]\nlease = "1m"\n[statusses]\n503 = "abandoned"\n')
+    assert sentences(**ENOUGH, config=str(file)) == [
+        f"gateway in {file}: options stand at the top of the file, and not in a table.",
+        f"statusses in {file}: there is no such option. Did you mean statuses?",
+    ]
+
+
+@pytest.mark.parametrize("content", [None, "upstream = http://h"])
+def test_a_file_that_can_not_be_read_is_all_that_is_told(tmp_path: Path, content: str | None) -> None:
+    """What would stand in the file is not asked for beside it."""
+    file = tmp_path / "notwice.toml"
+    if content is not None:
+        file.write_text(content)
+    [told] = sentences(config=str(file))
+    assert str(file) in told
+
+
+@pytest.mark.parametrize(
+    ("upstream", "listening", "own"),
+    [
+        ("http://127.0.0.1:8080", ("127.0.0.1", 8080), True),
+        ("http://localhost:8080", ("127.0.0.1", 8080), True),
+        ("http://127.0.0.1:8080", ("0.0.0.0", 8080), True),
+        ("http://127.0.0.9:8080", ("0.0.0.0", 8080), True),
+        ("http://[::1]:8080", ("::", 8080, 0, 0), True),
+        ("http://127.0.0.1:8081", ("127.0.0.1", 8080), False),
+        ("http://127.0.0.2:8080", ("127.0.0.1", 8080), False),
+        ("http://192.0.2.1:8080", ("0.0.0.0", 8080), False),
+        ("http://no-such-name.invalid:8080", ("0.0.0.0", 8080), False),
+    ],
+)
+def test_the_gateway_knows_itself(upstream: str, listening: tuple[object, ...], own: bool) -> None:
+    """An upstream is the gateway itself if its name leads to where the gateway listens."""
+    assert is_own(read(upstream=upstream).upstream, listening) is own
 
 
 def test_a_secret_is_never_shown() -> None:

@@ -101,10 +101,12 @@ async def test_a_token_that_is_not_verified_names_nobody(token: str) -> None:
     assert await caller(token) is None
 
 
-@pytest.mark.parametrize("claim", [True, None, ["a1"], {"a": 1}, 1.5])
-async def test_a_claim_that_names_nobody_is_none(claim: object) -> None:
-    """Only a text or a whole number names an account."""
+@pytest.mark.parametrize("claim", [True, None, ["a1"], {"a": 1}, 1.5, ""])
+async def test_a_claim_that_names_nobody_is_none(claim: object, caplog: pytest.LogCaptureFixture) -> None:
+    """Only a text or a whole number names an account; a token that names none is refused with a line in the log."""
+    caplog.set_level("INFO", "notwice.server")
     assert await caller(signed(account=claim), principal="jwt:account") is None
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["A token was refused"]
 
 
 async def test_issuer_and_audience_are_checked_where_they_are_configured() -> None:
@@ -311,6 +313,7 @@ def test_the_gateway_gives_each_token_its_own_keys(tmp_path: Path) -> None:
         assert charge(gateway, signed()).header("idempotency-replayed") is None
         assert charge(gateway, signed(jti="rotated")).header("idempotency-replayed") == "true"
         assert charge(gateway, signed(sub="a2")).header("idempotency-replayed") is None
-        assert charge(gateway, signed("x" * 32)).status == 401
+        unknown = charge(gateway, signed("x" * 32))
+        assert (unknown.status, unknown.header("www-authenticate")) == (401, "Bearer")
         assert ask(gateway.port, "POST", "/charge").status == 201
     assert len(processes.begun(tmp_path)) == 3

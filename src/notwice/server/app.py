@@ -32,7 +32,8 @@ from notwice.server.edge import Edge
 from notwice.server.health import PROBE, Health
 from notwice.server.inbound import Inbound
 from notwice.server.kinds import Address
-from notwice.server.options import SettingsError
+from notwice.server.options import SettingsError, sentence
+from notwice.server.own import is_own
 from notwice.server.principals import principal_of
 from notwice.server.proxy import App, Proxy
 from notwice.server.settings import Settings
@@ -41,6 +42,11 @@ from notwice.server.upstream import Upstream
 logger = logging.getLogger("notwice.server")
 
 BACKLOG = 2048
+_SAID_ELSEWHERE = (
+    "Unsupported upgrade request",
+    "No supported WebSocket library",
+    "ASGI callable returned without completing response",
+)
 CANCELLED_SECONDS = 5.0  # how long what was cancelled may take to store that its outcome is unknown
 
 
@@ -63,7 +69,7 @@ def compose(settings: Settings) -> Gateway:
         http_policy = http_policy_of(settings)
         guard = AsyncGuard.open(settings.store, policy=policy_of(settings), observer=LogObserver())
     except (TypeError, ValueError) as error:
-        raise SettingsError([f"{error}."]) from error
+        raise SettingsError([sentence(str(error))]) from error
     upstream = Upstream(settings)
     proxy = Proxy(settings, upstream)
     guarded = IdempotencyMiddleware(proxy, guard=guard, http_policy=http_policy)
@@ -91,6 +97,8 @@ def http_policy_of(settings: Settings) -> HttpPolicy:
         required=settings.required,
         header=settings.header,
         scope=settings.scope,
+        statuses=dict(settings.statuses),
+        challenge="Bearer" if settings.principal.kind == "jwt" else None,
         request_bytes_max=settings.request_bytes_max,
         response_bytes_max=settings.response_bytes_max,
         status_path=settings.status_path or None,
@@ -106,6 +114,8 @@ def serve(settings: Settings, *, announce: Callable[[str], None]) -> None:
     _log_to_stderr(settings.log_level)
     _warn(settings)
     with _listener(settings.listen) as listener:
+        if is_own(settings.upstream, listener.getsockname()):
+            raise SettingsError([f"--upstream: {settings.upstream.authority} is the gateway itself."])
         asyncio.run(_serve(settings, compose(settings), listener, announce=announce))
 
 
@@ -201,6 +211,5 @@ def _log_to_stderr(level: str) -> None:
 
 
 def _about_requests(record: logging.LogRecord) -> bool:
-    """Leave out what uvicorn says of upgrades: the proxy refuses them in the answer."""
-    text = record.getMessage()
-    return not text.startswith(("Unsupported upgrade request", "No supported WebSocket library"))
+    """Leave out what the gateway says itself: of upgrades in the answer, of an answer that broke off in a line."""
+    return not record.getMessage().startswith(_SAID_ELSEWHERE)

@@ -1,4 +1,7 @@
-"""The outermost layer: the caller is told of a lost upstream, every answer has a date, and each request leaves a line.
+"""The outermost layer: it tells callers what the guard has not told, dates every answer, and logs a line for each.
+
+A request that has come through this gateway before is refused here, in front of the guard: further in it would be taken
+for a duplicate of itself.
 
 The line has no query, no header and no body, so that no key and no credential gets into a log.
 """
@@ -12,10 +15,10 @@ from email.utils import formatdate
 from typing import Any
 
 from notwice.server import refusals
-from notwice.server.forwarding import Scope
+from notwice.server.forwarding import Scope, is_looped
 from notwice.server.proxy import App, Receive
 from notwice.server.refusals import Send, refuse
-from notwice.server.upstream import UpstreamLost
+from notwice.server.upstream import NotSent, UpstreamLost
 
 logger = logging.getLogger("notwice.server")
 access = logging.getLogger("notwice.access")
@@ -62,7 +65,13 @@ class Edge:
         answer = _Answer(send)
         started = time.monotonic()
         try:
-            await self._app(scope, receive, answer.send)
+            if is_looped(scope):
+                logger.error("A request came back to the gateway that sent it: is --upstream its own address?")
+                await refuse(answer.send, refusals.LOOPED)
+            else:
+                await self._app(scope, receive, answer.send)
+        except NotSent as error:
+            await refuse(answer.send, error.code)
         except UpstreamLost as error:
             await _tell(answer, error)
         finally:

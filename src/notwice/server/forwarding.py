@@ -14,6 +14,7 @@ turns that off for services that live under their own name. ``X-Forwarded-For`` 
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, MutableMapping
 from typing import Any
 from urllib.parse import quote
@@ -42,7 +43,8 @@ RELIED_ON = FORWARDED | {
     *(b"authorization", b"cookie"),
 }
 BODILESS = (204, 304)
-VIA = b"1.1 notwice"
+VIA = f"1.1 notwice-{secrets.token_hex(4)}".encode()
+"""By it a gateway knows what it has sent on itself (RFC 9110, section 7.6.3); others are called otherwise."""
 
 _BLANKED = bytes(0x20 if code in (*range(0x09), *range(0x0A, 0x20), 0x7F) else code for code in range(256))
 
@@ -61,6 +63,11 @@ def is_unsupported(scope: Scope) -> bool:
     return any(b"websocket" in value.lower() for value in upgrades) or any(
         value.strip().lower() != b"chunked" for value in codings
     )
+
+
+def is_looped(scope: Scope) -> bool:
+    """Say whether a request has come through this gateway before."""
+    return any(hop.strip() == VIA for value in values(scope["headers"], b"via") for hop in value.split(b","))
 
 
 def target(scope: Scope, prefix: str) -> bytes:

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from notwice.errors import InvalidKey
+from notwice.http import Ending
 from notwice.identity import join_scope
 from notwice.server.durations import parse_duration, parse_size
 from notwice.server.options import Kind
@@ -17,6 +18,9 @@ T = TypeVar("T")
 SYMMETRIC = ("HS256", "HS384", "HS512")
 ASYMMETRIC = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 
+ENDINGS = tuple(map(str, Ending))
+
+_STATUS = re.compile(r"[2-5](?:xx|[0-9]{2})", re.ASCII)
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, section 5.6.2
 _VISIBLE = re.compile(r"[!-~]+")
 
@@ -113,6 +117,23 @@ def _size(value: object) -> int:
 def _names(value: object) -> tuple[str, ...]:
     items: list[Any] = value if isinstance(value, list) else _text(value).split(",")
     return tuple(name for item in items if (name := _text(item).strip()))
+
+
+def _statuses(value: object) -> tuple[tuple[int | str, str], ...]:
+    """Read ``503=abandoned,5xx=failed``, or a table of the file."""
+    table: Any = value
+    pairs = table.items() if isinstance(value, dict) else [item.split("=", 1) for item in _names(value)]
+    found: dict[str, str] = {}
+    for status, *rest in pairs:
+        name, ending = status.strip().lower(), _text(rest[0]).strip() if rest else ""
+        if not _STATUS.fullmatch(name) or ending not in ENDINGS:
+            message = f"{value!r} says nothing of statuses; write it like 503=abandoned,5xx=failed"
+            raise ValueError(f"{message}, each one of {', '.join(ENDINGS)}")
+        if name in found:
+            message = f"{value!r} says two things of {name}"
+            raise ValueError(message)
+        found[name] = ending
+    return tuple((name if name.endswith("xx") else int(name), ending) for name, ending in found.items())
 
 
 def one_of(*choices: str) -> Kind[Any]:
@@ -222,6 +243,7 @@ METHODS = Kind("NAMES", _methods)
 HEADER = Kind("NAME", _header)
 RETENTION = Kind("DURATION", _retention)
 ALGORITHMS = Kind("NAMES", _algorithms)
+STATUSES = Kind("STATUS=MEANING", _statuses, table=True)
 STORE = Kind("URL", _some_text)
 SCOPE = Kind("TEXT", _scope)
 FILE = Kind("FILE", _text)

@@ -35,11 +35,15 @@ class SettingsError(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Kind(Generic[T]):
-    """How a text, or a value of a file, becomes a value; ``parse`` raises `ValueError` with the rest of a sentence."""
+    """How a text, or a value of a file, becomes a value; ``parse`` raises `ValueError` with the rest of a sentence.
+
+    A `switch` is said by its flag alone. A `table` may stand in a file as one.
+    """
 
     metavar: str
     parse: Callable[[object], T]
     switch: bool = False
+    table: bool = False
 
 
 class Option(NamedTuple):
@@ -110,17 +114,24 @@ def read(cls: type[T], flags: Mapping[str, object], environment: Mapping[str, st
     known = options(cls)
     sentences: list[str] = []
     given: dict[str, Given] = {}
-    for source in (_from_file(flags, environment, sentences), _from_environment(environment), _from_flags(flags)):
+    file = _from_file(flags, environment, sentences)
+    readable = not sentences
+    for source in (file, _from_environment(environment), _from_flags(flags)):
         given.update((name, value) for name, value in source.items() if _known(name, value, known, sentences=sentences))
     values = dict(_parsed(known, given, sentences))
     settings = cls(**values)
     complaints = cast("Callable[[], Iterable[str]] | None", getattr(settings, "complaints", None))
-    if complaints is not None:
+    if complaints is not None and readable:  # else what stands in the file would be missed
         unusable = [item.flag for item in known if item.name in given and item.name not in values]
         sentences.extend(text for text in complaints() if not any(flag in text for flag in unusable))
     if sentences:
         raise SettingsError(sentences)
     return settings
+
+
+def sentence(text: str) -> str:
+    """Give `text` with one full stop, if it has no end yet."""
+    return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
 def _parsed(known: Iterable[Option], given: Mapping[str, Given], sentences: list[str]) -> Iterator[tuple[str, Any]]:
@@ -131,7 +142,7 @@ def _parsed(known: Iterable[Option], given: Mapping[str, Given], sentences: list
         try:
             yield item.name, item.kind.parse(value)
         except ValueError as error:
-            sentences.append(f"{origin}: {error}.")
+            sentences.append(sentence(f"{origin}: {error}"))
 
 
 def _from_flags(flags: Mapping[str, object]) -> dict[str, Given]:
@@ -170,7 +181,12 @@ def _known(name: str, given: Given, known: Iterable[Option], *, sentences: list[
     names = {item.name: item for item in known}
     if name in names:
         return True
-    close = difflib.get_close_matches(name.replace("-", "_").lower(), names, n=1, cutoff=0.5)
+    is_table = isinstance(given.value, dict)
+    meant = {item.name for item in known if item.kind.table or not is_table}
+    close = difflib.get_close_matches(name.replace("-", "_").lower(), meant, n=1)
+    if is_table and not close:
+        sentences.append(f"{given.origin}: options stand at the top of the file, and not in a table.")
+        return False
     hint = f" Did you mean {_as_written(names[close[0]], given.origin)}?" if close else ""
     sentences.append(f"{given.origin}: there is no such option.{hint}")
     return False

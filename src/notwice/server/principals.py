@@ -127,7 +127,10 @@ class TokenPrincipal:
             logger.info("A token was refused: %s", type(error).__name__)
             return None
         value = claims[self._claim]
-        return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else None
+        if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
+            logger.info("A token was refused: its claim %s names nobody", self._claim)
+            return None
+        return str(value)
 
 
 class HeaderPrincipal:

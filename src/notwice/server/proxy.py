@@ -1,9 +1,9 @@
 """The ASGI application that forwards each request to the upstream and streams both ways.
 
-It runs inside the guard's middleware. A request of which nothing was sent is answered with 502 and the statement that
-nothing happened, so that the guard frees its key. An upstream that is lost in the middle is raised as `UpstreamLost`
-through the guard, which therefore keeps no answer: a duplicate is told that the outcome is unknown instead of being
-given a 502 for ever. `notwice.server.edge`, outside of the guard, tells the caller.
+It runs inside the guard's middleware, and raises what went wrong through it. `NotSent` says that nothing happened: the
+guard frees the key and answers with the refusal that it brings; or, if it could not free it, with what a duplicate
+gets. `UpstreamLost` leaves the outcome unknown and keeps no answer, so that a duplicate is told so instead of being
+given a 502 for ever. `notwice.server.edge`, outside of the guard, tells whoever the guard has not told.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any
 
 import h11
 
-from notwice.server import refusals
 from notwice.server.forwarding import (
     Scope,
     is_unsupported,
@@ -23,9 +22,9 @@ from notwice.server.forwarding import (
     response_headers,
     target,
 )
-from notwice.server.refusals import Send, refuse
+from notwice.server.refusals import Send
 from notwice.server.settings import Settings
-from notwice.server.upstream import SAFE_METHODS, Exchange, Malformed, NotSent, Upstream, UpstreamLost, head
+from notwice.server.upstream import SAFE_METHODS, Exchange, NotSent, Unsupported, Upstream, UpstreamLost, head
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -45,7 +44,7 @@ class Proxy:
         self._running: set[asyncio.Task[Any]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward one request. Raises `UpstreamLost`."""
+        """Forward one request. Raises `NotSent` or `UpstreamLost`."""
         task = asyncio.current_task()
         assert task is not None  # only a task can await
         self._running.add(task)
@@ -61,15 +60,13 @@ class Proxy:
 
     async def _forward(self, scope: Scope, receive: Receive, send: Send) -> None:
         if is_unsupported(scope):
-            await refuse(send, refusals.UNSUPPORTED)
-            return
+            raise Unsupported("the request wants a tunnel, a websocket or another coding")
         operation = scope.get(OPERATION)
         try:
             exchange = await self._begin(scope, fresh=operation is not None or scope["method"] not in SAFE_METHODS)
         except NotSent as error:
             logger.warning("Nothing was sent to the upstream: %s.", error)
-            await refuse(send, refusals.MALFORMED if isinstance(error, Malformed) else refusals.UNREACHABLE)
-            return
+            raise
         try:
             await self._carry(exchange, receive, send)
         except UpstreamLost as error:

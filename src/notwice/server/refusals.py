@@ -6,7 +6,7 @@ import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
-from notwice.problems import Kind
+from notwice.problems import Kind, Problem
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
@@ -15,6 +15,7 @@ UNSUPPORTED: Final = "protocol_unsupported"
 UNREACHABLE: Final = "upstream_unreachable"
 LOST: Final = "upstream_lost"
 TIMEOUT: Final = "upstream_timeout"
+LOOPED: Final = "loop_detected"
 
 KINDS: Final[dict[str, Kind]] = {
     MALFORMED: Kind(
@@ -52,11 +53,18 @@ KINDS: Final[dict[str, Kind]] = {
         title="The service behind the gateway did not answer in time",
         detail="It may have taken effect. Repeat it only with the same key: a new one could make it happen twice.",
     ),
+    LOOPED: Kind(
+        508,
+        safe_new_key=False,
+        applied="not-applied",
+        title="The gateway stands behind itself",
+        detail="This request has come through this gateway before. Nothing was sent on. Correct its upstream.",
+    ),
 }
 
 
-async def refuse(send: Send, code: str, operation: str | None = None) -> None:
-    """Send the refusal for `code`, with the id of the guarded operation if there is one."""
+def problem_of(code: str, operation: str | None = None) -> Problem:
+    """Build the refusal for `code`, with the id of the guarded operation if there is one."""
     kind = KINDS[code]
     document = {
         "type": "about:blank",
@@ -68,14 +76,20 @@ async def refuse(send: Send, code: str, operation: str | None = None) -> None:
     }
     if operation is not None:
         document["operation"] = operation
-    body = json.dumps(document, separators=(",", ":")).encode()
     headers = [
-        (b"content-type", b"application/problem+json"),
-        (b"content-length", str(len(body)).encode()),
-        (b"cache-control", b"no-store"),
-        (b"idempotency-outcome", kind.applied.encode()),
+        ("content-type", "application/problem+json"),
+        ("cache-control", "no-store"),
+        ("idempotency-outcome", kind.applied),
     ]
     if code == UNREACHABLE:
-        headers.append((b"retry-after", b"1"))
-    await send({"type": "http.response.start", "status": kind.status, "headers": headers})
+        headers.append(("retry-after", "1"))
+    return Problem(kind.status, tuple(headers), json.dumps(document, separators=(",", ":")).encode())
+
+
+async def refuse(send: Send, code: str, operation: str | None = None) -> None:
+    """Send the refusal for `code`, with the id of the guarded operation if there is one."""
+    status, told, body = problem_of(code, operation)
+    headers = [(name.encode(), value.encode()) for name, value in told]
+    headers.append((b"content-length", str(len(body)).encode()))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -23,6 +23,7 @@ from notwice.server.kinds import (
     RETENTION,
     SCOPE,
     SIZE,
+    STATUSES,
     STORE,
     SWITCH,
     SYMMETRIC,
@@ -34,7 +35,7 @@ from notwice.server.kinds import (
     Target,
     one_of,
 )
-from notwice.server.options import option
+from notwice.server.options import option, options
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 SECRET_BYTES_MIN = 32  # RFC 7518, section 3.2: as long as the digest of HS256, or longer
@@ -58,6 +59,12 @@ class Settings:
     required: bool = option(SWITCH, "false", "refuse a guarded method that comes without a key")
     header: str = option(HEADER, "Idempotency-Key", "the header that carries the key")
     scope: str = option(SCOPE, "http", "the scope under which the keys are stored")
+    statuses: tuple[tuple[int | str, str], ...] = option(
+        STATUSES,
+        "",
+        "what answers of the service mean in place of the rule, like 503=abandoned,5xx=failed: completed, failed, "
+        "abandoned (it is certain that nothing happened) or unknown",
+    )
     recovery: Literal["hold", "rerun"] = option(
         one_of("hold", "rerun"),
         "hold",
@@ -120,8 +127,15 @@ class Settings:
             yield "--health-path can't be empty: say a path that the upstream does not use."
         if self.principal.kind == "jwt":
             yield from self._complaints_of_tokens()
-        elif self.jwt_secret or self.jwt_secret_file or self.jwt_keys:
-            yield "Keys for tokens are given, but --principal does not say jwt:CLAIM: no token would be verified."
+        elif unused := self._given_for_tokens():
+            yield f"{', '.join(unused)}: --principal does not say jwt:CLAIM, so no token would be verified."
+
+    def _given_for_tokens(self) -> list[str]:
+        return [
+            item.variable if item.secret else item.flag
+            for item in options(type(self))
+            if item.name.startswith("jwt_") and getattr(self, item.name) != item.kind.parse(item.default)
+        ]
 
     def _complaints_of_tokens(self) -> Iterator[str]:
         sources = [bool(self.jwt_secret), bool(self.jwt_secret_file), bool(self.jwt_keys)]

@@ -21,6 +21,9 @@ from typing import Final
 
 import h11
 
+from notwice.errors import NotApplied
+from notwice.problems import Problem
+from notwice.server import refusals
 from notwice.server.kinds import Target
 from notwice.server.settings import Settings
 from notwice.server.wire import Wire, connect
@@ -31,12 +34,26 @@ HEAD_BYTES_MAX: Final = 64 * 1024
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
-class NotSent(Exception):
-    """No byte of the request left this process."""
+class NotSent(NotApplied):
+    """No byte of the request left this process, so nothing happened: a guard frees the key, and tells it so."""
+
+    code = refusals.UNREACHABLE
+
+    def problem(self) -> Problem:
+        """The refusal that the caller gets."""
+        return refusals.problem_of(self.code)
 
 
 class Malformed(NotSent):
     """The request can't be said in HTTP/1.1 as it is."""
+
+    code = refusals.MALFORMED
+
+
+class Unsupported(NotSent):
+    """The request wants what the gateway does not speak."""
+
+    code = refusals.UNSUPPORTED
 
 
 class UpstreamLost(Exception):

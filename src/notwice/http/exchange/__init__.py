@@ -159,7 +159,9 @@ class Exchange:
     def account(self, principal: object, *, within: str) -> str | Answer:
         """The namespace of an account, inside of the guard's own. Raises `TypeError` if it is no text."""
         if principal is None or principal == "":
-            return refusal(self._look, problem("principal_missing"))
+            told = refusal(self._look, problem("principal_missing"))
+            challenge = self._policy.challenge
+            return told._replace(headers=(*told.headers, ("www-authenticate", challenge))) if challenge else told
         if not isinstance(principal, str):
             raise TypeError(
                 f"principal gave a value of type {type(principal).__qualname__}; it must give the account's name as"

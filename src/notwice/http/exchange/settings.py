@@ -74,6 +74,7 @@ class HttpPolicy:
     principal: gives the account that a request's keys belong to; ``None`` or ``""``: not known, 401. It names the
         account, not the credential, so that a rotated token still finds its keys. `SHARED`: all callers are one.
         There is no default. Under ASGI it may be a coroutine function.
+    challenge: what a 401 says in ``WWW-Authenticate`` of how to become known, such as ``"Bearer"``; ``None``: nothing.
     methods: the methods that are guarded; ``OPTIONS`` never is.
     required: whether a guarded method needs a key; a bool or a function of the request.
     header: the header that holds the key. `strict`: only as a structured-field string (RFC 9651).
@@ -96,6 +97,7 @@ class HttpPolicy:
     """
 
     principal: Principal
+    challenge: str | None = None
     methods: Iterable[str] = ("POST", "PATCH")
     required: bool | Callable[[RequestView], bool] = False
     header: str = "Idempotency-Key"
@@ -118,6 +120,7 @@ class HttpPolicy:
         """Validate every field once, and derive what the exchange needs."""
         put = object.__setattr__
         _check_principal(self.principal)
+        _check_challenge(self.challenge)
         put(self, "methods", _methods(self.methods))
         put(self, "header", _header_name("header", self.header))
         put(self, "look", _dialect(self.dialect))
@@ -154,6 +157,7 @@ class HttpFields(TypedDict, total=False):
     """The fields of `HttpPolicy` as keywords of a middleware. A test holds the two together."""
 
     principal: Principal
+    challenge: str | None
     methods: Iterable[str]
     required: bool | Callable[[RequestView], bool]
     header: str
@@ -188,6 +192,11 @@ def http_policy_of(given: HttpPolicy | None, fields: HttpFields) -> HttpPolicy:
 def _check_principal(value: object) -> None:
     if value is not SHARED and not callable(value):
         raise TypeError(f"principal must be a function of the request, or SHARED if all callers are one, not {value!r}")
+
+
+def _check_challenge(value: object) -> None:
+    if value is not None and not (isinstance(value, str) and value.isascii() and value.isprintable() and value.strip()):
+        raise ValueError(f"challenge must be printable ASCII such as 'Bearer', or None, not {value!r}")
 
 
 def _methods(value: object) -> frozenset[str]:
