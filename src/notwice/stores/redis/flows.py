@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from redis.exceptions import AskError, ClusterDownError, MovedError, NoScriptError, ResponseError, TryAgainError
 
 from notwice.errors import StoreUnavailable
-from notwice.model import Get, Insert, Op, RecordView, Reply
+from notwice.model import Get, Insert, Op, Record, RecordView, Reply
 from notwice.stores.redis.routes import Address, Routes
 from notwice.stores.redis.rows import Command, Keys, command_of, reply_to
 from notwice.stores.redis.script import MOVE
@@ -26,6 +26,9 @@ TRIES: Final = 8
 """How often a node is asked for one operation: enough for a slot that moves twice and a script that is forgotten."""
 
 PAUSE_S: Final = 0.02
+
+DOUBTS_MAX: Final = 100_000
+"""An hour of an outage with thirty new claims a second; the oldest are forgotten."""
 
 _LOAD: Final = ("SCRIPT", "LOAD", MOVE)
 
@@ -56,26 +59,54 @@ Answers = Mapping[Address, Sequence[Any] | Lost]
 Flow = Generator[Exchange | Pause, Answers, T]
 
 
+class Doubts:
+    """The etags of writes that this process sent and that too few replicas may have.
+
+    A guard that got no answer asks again, and owns what it finds under its own etag. So what is found under one of
+    these is not told before enough replicas have it.
+    """
+
+    def __init__(self) -> None:
+        self._etags: dict[bytes, None] = {}
+
+    def __contains__(self, etag: bytes) -> bool:
+        return etag in self._etags
+
+    def add(self, etag: bytes) -> bool:
+        """Note a write that is about to be sent; gives whether it is the first one under this etag."""
+        known = etag in self._etags
+        self._etags[etag] = None
+        while len(self._etags) > DOUBTS_MAX:
+            self._etags.pop(next(iter(self._etags)), None)
+        return not known
+
+    def discard(self, etag: bytes) -> None:
+        """Enough replicas have it, or it was surely never written."""
+        self._etags.pop(etag, None)
+
+
 class Terms(NamedTuple):
     """What a store asks of its servers besides. ``wait_ms`` is how long to wait for so many `replicas`."""
 
     replicas: int
     wait_ms: int
+    doubts: Doubts
 
 
 class _Move:
     """One operation under way."""
 
-    __slots__ = ("address", "asking", "command", "forgotten", "op", "reply", "shard")
+    __slots__ = ("address", "asking", "command", "first", "forgotten", "key", "op", "open_key", "reply", "shard")
 
     def __init__(self, op: Op, keys: Keys, *, written_ms: int = 0) -> None:
         self.op = op
-        self.shard, key, open_key = keys.of(name_of(op))
-        self.command = command_of(op, key, open_key, written_ms=written_ms)
+        self.shard, self.key, self.open_key = keys.of(name_of(op))
+        self.command = command_of(op, self.key, self.open_key, written_ms=written_ms)
         self.reply: Reply | None = None
         self.address: Address | None = None  # of the node that another one named
         self.asking = False
         self.forgotten = False  # the script, by that node
+        self.first = False  # nothing was sent before under its etag
 
     def commands(self) -> list[Command]:
         """What is sent for it."""
@@ -112,6 +143,9 @@ def loads(views: Sequence[RecordView], keys: Keys, routes: Routes, terms: Terms)
 
 
 def _carried_out(batch: Sequence[_Move], routes: Routes, terms: Terms) -> Flow[list[Reply]]:
+    if terms.replicas:
+        for move in batch:
+            move.first = not isinstance(move.op, Get) and terms.doubts.add(move.op.record.etag)
     waiting = batch
     for attempt in range(TRIES):
         yield from routes_known(routes)
@@ -121,22 +155,29 @@ def _carried_out(batch: Sequence[_Move], routes: Routes, terms: Terms) -> Flow[l
         answers = yield Exchange({address: _commands(group, terms) for address, group in groups.items()})
         for address, group in groups.items():
             _take(group, answers[address], routes, address)
-            if isinstance(acknowledged := _acknowledged(group, answers[address], terms), StoreUnavailable):
-                raise acknowledged
+            if terms.replicas and not isinstance(found := answers[address], Lost):
+                _acknowledge(group, found[-1], terms)
         waiting = [move for move in waiting if move.reply is None]
         if not waiting:
             break
         if attempt and not all(move.address for move in waiting):
             yield Pause(PAUSE_S)
-    return [_reply(move) for move in batch]
+    replies = [_reply(move) for move in batch]
+    if terms.replicas:
+        yield from _confirmed(batch, routes, terms)
+    return replies
 
 
 def _commands(group: Sequence[_Move], terms: Terms) -> list[Command]:
     commands: list[Command] = [_LOAD] if any(move.forgotten for move in group) else []
     commands += (command for move in group for command in move.commands())
     if terms.replicas and not all(isinstance(move.op, Get) for move in group):
-        commands.append(("WAIT", terms.replicas, terms.wait_ms))
+        commands.append(_wait(terms))
     return commands
+
+
+def _wait(terms: Terms) -> Command:
+    return "WAIT", terms.replicas, terms.wait_ms
 
 
 def _take(group: Sequence[_Move], answers: Sequence[Any] | Lost, routes: Routes, address: Address) -> None:
@@ -153,15 +194,45 @@ def _take(group: Sequence[_Move], answers: Sequence[Any] | Lost, routes: Routes,
         move.take(answers[at - 1], routes, address)
 
 
-def _acknowledged(group: Sequence[_Move], answers: Sequence[Any] | Lost, terms: Terms) -> StoreUnavailable | None:
-    """What to raise if something was written that too few replicas have."""
-    if not terms.replicas or isinstance(answers, Lost) or not any(move.reply and move.reply.won for move in group):
-        return None
-    if isinstance(answers[-1], int) and answers[-1] >= terms.replicas:
-        return None
-    return StoreUnavailable(
-        f"{answers[-1]} replicas have this write, not {terms.replicas}; whether it outlives a fail-over is not known"
-    )
+def _acknowledge(group: Sequence[_Move], acknowledged: object, terms: Terms) -> None:
+    """Raise if something was written that too few replicas have."""
+    for move in group:
+        if move.reply is not None and not isinstance(move.op, Get):
+            if move.reply.won:
+                _require(acknowledged, terms)
+            elif not move.first:
+                continue
+            terms.doubts.discard(move.op.record.etag)
+
+
+def _confirmed(batch: Sequence[_Move], routes: Routes, terms: Terms) -> Flow[None]:
+    """What was found under an etag in doubt is written once more, if it is still there, for replicas to acknowledge."""
+    groups: dict[Address, list[tuple[bytes, Command]]] = {}
+    for move in batch:
+        record = move.reply and move.reply.record
+        if isinstance(record, Record) and record.etag in terms.doubts:
+            touch: Command = ("EVAL", MOVE, 2, move.key, move.open_key, "touch", record.etag)
+            groups.setdefault(routes.owner(move.shard), []).append((record.etag, touch))
+    if not groups:
+        return
+    commands = {address: [*(touch for _, touch in group), _wait(terms)] for address, group in groups.items()}
+    answers = yield Exchange(commands)
+    for address, group in groups.items():
+        found = answers[address]
+        if isinstance(found, Lost):
+            raise unanswered(found, address)
+        for (etag, _), answer in zip(group, found, strict=False):
+            if not isinstance(answer, list) or not answer[0]:
+                raise StoreUnavailable("a record changed while replicas were asked for it; ask again")
+            _require(found[-1], terms)
+            terms.doubts.discard(etag)
+
+
+def _require(acknowledged: object, terms: Terms) -> None:
+    if not isinstance(acknowledged, int) or acknowledged < terms.replicas:
+        raise StoreUnavailable(
+            f"{acknowledged} replicas have this write, not {terms.replicas}; whether a fail-over loses it is not known"
+        )
 
 
 def _reply(move: _Move) -> Reply:

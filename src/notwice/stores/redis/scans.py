@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from notwice.errors import StoreUnavailable
 from notwice.model import Get, Page, Query, RecordView, Unreadable
-from notwice.stores.redis.flows import Exchange, Flow, Lost, Terms, moves, refused, routes_known, unanswered
+from notwice.stores.redis.flows import Doubts, Exchange, Flow, Lost, Terms, moves, refused, routes_known, unanswered
 from notwice.stores.redis.routes import Address, Routes
 from notwice.stores.redis.rows import Command, Keys, index_member, kept, peek_of, place_in, unreadable
 from notwice.stores.redis.script import DROP, EXPIRY_SLACK_MS
@@ -29,7 +29,7 @@ MEMBERS_AT_ONCE: Final = 16
 ROUNDS_MAX: Final = 100
 """A page that is not full after so many rounds is given as it is, with a cursor."""
 
-_READS: Final = Terms(replicas=0, wait_ms=0)
+_READS: Final = Terms(replicas=0, wait_ms=0, doubts=Doubts())
 
 Found = tuple[Place, RecordView | Unreadable]
 """A record that a query describes, with its place."""

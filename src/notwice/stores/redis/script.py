@@ -42,6 +42,7 @@ end
 MOVE: Final = f"""{_WHOLE}
 -- KEYS: the record; the open records of its shard.
 -- ARGV: get
+--       touch, the expected etag: write it as it is
 --       insert | swap, what is stored after the header, created_ms (0: now), expires_after_ms (none: never),
 --       whether it is open (1 | 0), its name in the set, written_ms (0: now), the expected etag (swap)
 -- Gives: whether it wrote, the time in ms, what is there if it did not write.
@@ -56,6 +57,10 @@ local function place(created)
     return string.format('%016.0f', created) .. ARGV[6]
 end
 
+if ARGV[1] == 'touch' and found and has_etag(ARGV[2]) then
+    redis.call('SET', KEYS[1], found, 'KEEPTTL')
+    return {{1, now}}
+end
 local due = false
 if ARGV[1] == 'insert' then
     due = not found

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Final
 
 from notwice.model import Op, Page, Query, RecordView, Reply
 from notwice.stores.findings import Finding, heed
 from notwice.stores.port import Store
 from notwice.stores.redis.async_links import AsyncLinks
 from notwice.stores.redis.checks import looked_at
-from notwice.stores.redis.flows import Flow, Terms, loads, moves
+from notwice.stores.redis.flows import Doubts, Flow, Terms, loads, moves
 from notwice.stores.redis.links import Links
 from notwice.stores.redis.routes import Address, ClusterRoutes, OneServer, Routes
 from notwice.stores.redis.rows import Keys
@@ -18,9 +19,12 @@ from notwice.stores.redis.scans import page, purged
 from notwice.stores.redis.settings import Settings
 from notwice.stores.shared import Name, refuse_repeated_names
 
+WAIT_SHARE: Final = 0.4
+"""The part of a call's time that replicas have; a call may have to wait for them twice."""
 
-class _Plan:
-    """What both faces do: flows over the same keys and routes."""
+
+class Plan:
+    """What both faces do: flows over the same keys, routes and doubts."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -31,7 +35,7 @@ class _Plan:
             if settings.cluster
             else OneServer(settings.addresses[0])
         )
-        self._terms = Terms(settings.replicas, round(timeout * 500))
+        self._terms = Terms(settings.replicas, round(timeout * WAIT_SHARE * 1_000), Doubts())
         self._looked = settings.safe == "ignore"
 
     def opened(self) -> Flow[None]:
@@ -78,9 +82,9 @@ class RedisStore:
     few replicas have that: then the write may not outlive a fail-over.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self.plan = _Plan(settings)
-        self._links = Links(settings.login)
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._links = Links(plan.settings.login)
 
     def apply(self, ops: Sequence[Op]) -> Sequence[Reply]:
         """Carry out a batch that names no id twice, in one round trip."""
@@ -110,12 +114,16 @@ class RedisStore:
 
 
 class AsyncRedisStore:
-    """`RedisStore` for event loops; any number of loops may use it at once. ``blocking`` is closed with it."""
+    """`RedisStore` for event loops; any number of loops may use it at once.
 
-    def __init__(self, settings: Settings, blocking: Store) -> None:
-        self.plan = _Plan(settings)
+    `blocking` is its blocking face, on the same plan: what one of them does not know for sure, the other knows as
+    little. It is closed with it.
+    """
+
+    def __init__(self, plan: Plan, blocking: Store) -> None:
+        self.plan = plan
         self.blocking = blocking
-        self._links = AsyncLinks(settings.login)
+        self._links = AsyncLinks(plan.settings.login)
 
     async def apply(self, ops: Sequence[Op]) -> Sequence[Reply]:
         """Carry out a batch that names no id twice, in one round trip."""
