@@ -16,7 +16,7 @@ from notwice.errors import UnsupportedRecord
 from notwice.fingerprint import BODY_SHA256
 from notwice.http import SHARED, HttpPolicy
 from notwice.http.wsgi import IdempotencyMiddleware
-from notwice.model import Fingerprint, Insert, State
+from notwice.model import Fingerprint, Insert, State, Unreadable
 from notwice.stores.jsonfile import JsonFileStore
 from notwice.testing import VirtualClock
 from notwice.testing.conformance.records import finished, full_record, get, insert, new_record, stored, swap
@@ -129,6 +129,21 @@ def test_a_name_of_two_namespaces(path: Path) -> None:
             guard.run(lambda: "other", scope="refund:1", key="k", namespace="tenant-2")
         assert "tenant-1" not in str(refused.value)
         assert guard.lookup("refund:1", "k", namespace="tenant-2") is None
+
+
+def test_an_entry_follows_its_record(path: Path) -> None:
+    """A swap that changes scope or key moves the entry, unless another operation has that name."""
+    store = JsonFileStore(path)
+    first, other = new_record(), new_record("b")
+    store.apply([Insert(first), Insert(other)])
+    moved = first._replace(key="c", etag=b"moved")
+    assert swap(store, moved, first.etag).won
+    assert set(entries_in(path)) == {"refund:c", "refund:b"}
+    refused = swap(store, moved._replace(key="b"), moved.etag)
+    assert (refused.won, isinstance(refused.record, Unreadable)) == (False, True)
+    assert stored(store, moved).etag == moved.etag
+    assert stored(store, other).etag == other.etag
+    store.close()
 
 
 def test_whose_the_older_entries_are(path: Path) -> None:

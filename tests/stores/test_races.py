@@ -29,6 +29,7 @@ from notwice import (
     rerun,
 )
 from notwice.stores.batching import Batching
+from notwice.stores.jsonfile import JsonFileStore
 from notwice.stores.memory import AsyncMemoryStore, MemoryStore
 from notwice.stores.sqlite import SqliteStore
 from notwice.testing import VirtualClock
@@ -41,11 +42,13 @@ POLICY = Policy(recovery=rerun, lease=300)
 
 
 def blocking_store(kind: str, folder: Path, clock: VirtualClock) -> MemoryStore | Batching:
-    return (
-        MemoryStore(clock)
-        if kind == "memory"
-        else Batching(SqliteStore(folder / "records.db", clock=clock, timeout=20))
-    )
+    match kind:
+        case "memory":
+            return MemoryStore(clock)
+        case "file":
+            return Batching(JsonFileStore(folder / "cache.json", clock=clock, timeout=20), timeout=20)
+        case _:
+            return Batching(SqliteStore(folder / "records.db", clock=clock, timeout=20))
 
 
 def all_keys(rivals: int, keys: int, act: Callable[[int], object]) -> list[list[object]]:
@@ -70,7 +73,7 @@ def the_owner(outcomes: Sequence[object], attempt: int) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "file"])
 def test_threads(kind: str, tmp_path: Path) -> None:
     """P1 to P5, C01, C06, T22: 16 threads on 300 keys: one first owner, one taker, no way back, equal replays."""
     clock = VirtualClock()
@@ -94,7 +97,7 @@ def test_threads(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "file"])
 async def test_tasks(kind: str, tmp_path: Path) -> None:
     """P1 to P5, C01: the same for 16 tasks of an event loop."""
     clock = VirtualClock()

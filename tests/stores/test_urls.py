@@ -1,5 +1,6 @@
 """Stores by URL: what each URL opens, and what is said about those that open nothing."""
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -43,6 +44,21 @@ def test_sqlite(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert [file.name for file in (tmp_path / name).parent.iterdir() if file.is_file()] == [Path(name).name]
 
 
+def test_json_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path is absolute after three slashes, relative after a dot; the options reach the store."""
+    monkeypatch.chdir(tmp_path)
+    options = "records_max=1&retention=60&namespace=t&timeout=0.5&network=allow"
+    store = open_store(f"file://./folder%20name/cache.json?{options}")
+    insert(store, new_record())
+    with pytest.raises(StoreUnavailable, match="one process at a time"):
+        open_async_store(f"file://{tmp_path}/folder name/cache.json?timeout=0.01")
+    store.close()
+    assert {file.name for file in tmp_path.rglob("*")} == {"folder name", "cache.json", "cache.json.lock"}
+    for_loops = open_async_store(f"file:///{tmp_path}/folder name/cache.json")
+    assert not for_loops.blocking.apply([Insert(new_record())])[0].won
+    asyncio.run(for_loops.close())
+
+
 async def test_sqlite_for_loops(tmp_path: Path) -> None:
     """The same URL opens the same file for event loops; the blocking face is the same store."""
     store = open_async_store(f"sqlite:///{tmp_path}/records.db")
@@ -69,6 +85,14 @@ async def test_sqlite_for_loops(tmp_path: Path) -> None:
         ("sqlite:///a.db?timeout=0", r"timeout must be"),
         ("sqlite:///a.db?network=yes", r"refuse, allow"),
         ("sqlite:///a.db#b", r"%23"),
+        ("file://cache.json", r"three slashes and an absolute path"),
+        ("file://host/cache.json", r"three slashes and an absolute path"),
+        ("file:///", r"ends in .json"),
+        ("file://./cache.db", r"ends in .json"),
+        ("file://./cache.json?record_max=1", r"did you mean 'records_max'\?"),
+        ("file://./cache.json?retention=day", r"retention=day can't be used"),
+        ("file://./cache.json?timeout=0", r"timeout must be"),
+        ("file://./cache.json?access=append", r"write, read"),
         ("memory://name", r"has no name"),
         ("memory://?records_max=many", r"records_max=many can't be used"),
         ("memory://?records_max=0", r"at least 1"),

@@ -101,15 +101,13 @@ def meanings(name: str) -> Iterator[Meaning]:
 
 def read(member: Member, reading: Reading) -> Entry:
     """Read an entry. Never fails: what can't be decoded is kept as it is written, and is `Unreadable`."""
-    name, text, value = member
+    plain = cast("Mapping[str, object]", member.value)
     try:
-        name.encode()  # no request has a name with unpaired surrogates
-        plain = cast("Mapping[str, object]", value)
-        ours = _of_ours(name, text, plain) if OURS in plain else None
-        return ours or _of_the_older_cache(name, text, plain, reading)
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
-        reason = str(error) if str(error) in {_DAMAGED, _NEWER} else _DAMAGED
-        return Entry(text, Unreadable("", "", reason), owned=False)
+        member.name.encode()  # no request has a name with unpaired surrogates
+        ours = _of_ours(member, plain) if OURS in plain else None
+        return ours or _of_the_older_cache(member, plain, reading)
+    except (ValueError, TypeError, LookupError, AttributeError):
+        return Entry(member.text, Unreadable("", "", _DAMAGED), owned=False)
 
 
 def written(record: Record, moment: Moment) -> Entry:
@@ -138,17 +136,17 @@ def outlived(entry: Entry) -> Entry:
     return entry._replace(boot_id=EARLIER) if at_work or not entry.boot_id else entry
 
 
-def _of_ours(name: str, text: str, plain: Mapping[str, object]) -> Entry | None:
+def _of_ours(member: Member, plain: Mapping[str, object]) -> Entry | None:
     """An entry with our member; ``None`` if another program has written it since."""
     ours: Any = plain[OURS]
     if not isinstance(ours["format"], int) or ours["format"] < FORMAT:
         raise ValueError(_DAMAGED)
     namespace, scope, key, operation = (_text(ours, part) for part in ("namespace", "scope", "key", "operation"))
-    if name != name_in_document(scope, key):
+    if member.name != name_in_document(scope, key):
         raise ValueError(_DAMAGED)
     times = _times(plain)
     if ours["format"] > FORMAT:
-        return Entry(text, Unreadable(namespace, operation, _NEWER), True, *times)
+        return Entry(member.text, Unreadable(namespace, operation, _NEWER), True, *times)
     try:
         found = decode_record(_bytes(ours, "record_base64"), namespace, operation)
     except ValueError:
@@ -158,10 +156,11 @@ def _of_ours(name: str, text: str, plain: Mapping[str, object]) -> Entry | None:
             found = Unreadable(namespace, operation, _DAMAGED)
         elif _plain(found) != {part: plain.get(part) for part in _plain(found)}:
             return None
-    return Entry(text, found, True, *times, boot_ms=_whole(ours, "boot_ms"), boot_id=_text(ours, "boot_id"))
+    return Entry(member.text, found, True, *times, boot_ms=_whole(ours, "boot_ms"), boot_id=_text(ours, "boot_id"))
 
 
-def _of_the_older_cache(name: str, text: str, plain: Mapping[str, object], reading: Reading) -> Entry:
+def _of_the_older_cache(member: Member, plain: Mapping[str, object], reading: Reading) -> Entry:
+    name, text, _ = member
     created_ms, written_ms = _times(plain)
     status = _whole(plain, "status")
     if status and status not in _STATUSES:
