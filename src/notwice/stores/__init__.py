@@ -44,8 +44,8 @@ def open_store(url: str) -> Store:
     """Open the store that `url` names, for threads.
 
     ``memory://?records_max=1000&when_full=refuse``, ``sqlite:///relative/path.db``, ``sqlite:////absolute/path.db``
-    with ``?timeout=2&network=allow``. Raises `ValueError` for a URL that can't be used, `StoreUnavailable` or
-    `UnsupportedRecord` for a store that can't be opened.
+    with ``?timeout=2&network=allow``, ``file:///absolute/path.json``. Raises `ValueError` for a URL that can't be used,
+    `StoreUnavailable` or `UnsupportedRecord` for a store that can't be opened.
     """
     parts = parsed(url)
     return _engine(parts.scheme).open_url(parts)
