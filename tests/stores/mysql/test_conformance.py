@@ -22,8 +22,8 @@ def damage(_: Store, namespace: str, operation: str, *, server: MariadbServer, u
         assert found == 1
 
 
-def engine_of(server: MariadbServer, **options: object) -> Engine:
-    url = server.url(**options)
+def engine_of(server: MariadbServer, *, returning: str = "auto") -> Engine:
+    url = server.url(returning=returning)
     return Engine(open=partial(open_store, url), damage=partial(damage, server=server, url=url))
 
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from typing import Final
 
 from notwice.errors import StoreUnavailable
 from notwice.stores.migrations import ABSENT, Migration, Version, pending, refuse_newer
 from notwice.stores.mysql.dialect import literal
 from notwice.stores.mysql.migrations import Names, steps_of
+from notwice.stores.mysql.place import Place
 from notwice.stores.mysql.session import Session
+
+MIGRATION_S: Final = 600
+"""How long making tables may take."""
 
 _THERE = """
 SELECT COUNT(*) FROM information_schema.tables
@@ -38,6 +44,20 @@ def opened(session: Session, names: Names, *, first: bool) -> None:
     if not first:
         raise StoreUnavailable(f"the table {names.table} is gone; restart this process if that is meant")
     migrate(session, names)
+
+
+def migrate_place(place: Place, *, dry_run: bool) -> Sequence[Migration]:
+    """Carry out the steps that the tables lack; or only say which they are.
+
+    Raises `StoreUnavailable` or, for tables that only a newer release may use, `UnsupportedRecord`.
+    """
+    session = Session(place._replace(timeout=MIGRATION_S), time.monotonic() + MIGRATION_S)
+    try:
+        if dry_run:
+            return pending(steps_of(place.names), found_version(session, place.names))
+        return migrate(session, place.names)
+    finally:
+        session.close()
 
 
 def migrate(session: Session, names: Names) -> Sequence[Migration]:

@@ -11,9 +11,8 @@ from typing import Final, TypeVar
 from notwice.errors import StoreUnavailable
 from notwice.model import Get, Op, Page, Query, RecordView, Reply
 from notwice.stores.findings import Finding, heed
-from notwice.stores.migrations import Migration
 from notwice.stores.mysql.dialect import EXPIRED, PURGE, literal
-from notwice.stores.mysql.opening import migrate, opened
+from notwice.stores.mysql.opening import opened
 from notwice.stores.mysql.place import Busy, Place, Undone, is_harmless, locked
 from notwice.stores.mysql.rows import (
     Asked,
@@ -108,11 +107,6 @@ class MysqlStore:
         """The server's settings that break promises."""
         with self._pool.turn() as session:
             return session.findings()
-
-    def migrate(self) -> Sequence[Migration]:
-        """Carry out the pending steps of the schema, and give them."""
-        with self._pool.turn() as session:
-            return migrate(session, self._place.names)
 
     def close(self) -> None:
         """Close the connections; those in use are closed when they come back."""
