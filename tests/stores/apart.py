@@ -66,12 +66,13 @@ class Opener:
     """Opens handles of one store, which is closed with the last of them and opened anew with the next."""
 
     def __init__(self, path: Path, clock: VirtualClock) -> None:
-        self.make = lambda: Apart(path, clock)
+        self.path = path
+        self.clock = clock
         self.store: Apart | None = None
         self.handles: list[Handle] = []
 
     def __call__(self) -> "Handle":
-        self.store = self.store or self.make()
+        self.store = self.store or Apart(self.path, self.clock)
         self.handles.append(Handle(self, self.store))
         return self.handles[-1]
 
