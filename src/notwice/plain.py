@@ -44,27 +44,18 @@ def is_plain(value: Any, scalars: frozenset[type], room: list[int], *, depth: in
     return True
 
 
-def writer(*, sort_keys: bool, allow_nan: bool) -> Callable[[object], str]:
+def writer(*, sort_keys: bool = False, allow_nan: bool = False, ascii_only: bool = False) -> Callable[[object], str]:
     """Give a function that writes a value as JSON without spaces.
 
     It raises `ValueError` for an infinite float or NaN unless `allow_nan`, and for an integer of more digits than the
     interpreter writes. It never looks for cycles: give it only what is known to end.
     """
     encoder = json.JSONEncoder(
-        ensure_ascii=False, check_circular=False, allow_nan=allow_nan, sort_keys=sort_keys, separators=(",", ":")
+        ensure_ascii=ascii_only, check_circular=False, allow_nan=allow_nan, sort_keys=sort_keys, separators=(",", ":")
     )
     make = getattr(json.encoder, "c_make_encoder", None)  # CPython's own; an encoder makes it anew for each value
     if make is None:
         return encoder.encode
-    chunks = make(
-        None,
-        encoder.default,
-        json.encoder.encode_basestring,
-        None,
-        ":",
-        ",",
-        sort_keys,
-        False,
-        allow_nan,
-    )
+    texts = json.encoder.encode_basestring_ascii if ascii_only else json.encoder.encode_basestring
+    chunks = make(None, encoder.default, texts, None, ":", ",", sort_keys, False, allow_nan)
     return lambda value: "".join(chunks(value, 0))

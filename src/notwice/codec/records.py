@@ -36,12 +36,13 @@ from notwice.model import (
     Terms,
     Unreadable,
 )
+from notwice.plain import writer
 
 RECORD_FORMAT: Final = 1
 
 _FIRST = bytes([RECORD_FORMAT])
 _HEAD_AT = 9
-_ENCODER = json.JSONEncoder(check_circular=False, separators=(",", ":"))
+_written = writer(ascii_only=True)
 _DECODER = json.JSONDecoder()
 _BASE: Final = 11  # so many fields stand in the array; the rest is named, if it differs from these defaults
 _NAMES: Final = Record._fields[_BASE:]
@@ -55,7 +56,7 @@ def encode_record(record: Record) -> bytes:
     blobs: list[bytes] = []
     named = {} if record[_BASE:] == _DEFAULTS else _named(record, blobs)
     base = (*record[:5], record.etag.hex(), _digest(record.fingerprint), *record[7:_BASE], named)
-    head = _ENCODER.encode(base).encode()
+    head = _written(base).encode()
     rest = b"".join((len(head).to_bytes(4, "big"), head, *blobs))
     return _FIRST + crc32(rest).to_bytes(4, "big") + rest
 

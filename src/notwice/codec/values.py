@@ -45,7 +45,7 @@ ITEMS_MAX: Final = 1_000_000  # a value that holds itself in many places would b
 _DIGITS_MAX = 600  # the lowest limit on reading integers that an interpreter can be given is 640
 _LONG_DIGITS = re.compile(rf"[0-9]{{{_DIGITS_MAX}}}")
 _SCALARS: Final[frozenset[type]] = SCALARS | {float}
-_written = writer(sort_keys=False, allow_nan=False)
+_written = writer()
 _DAMAGED = (
     "the stored value does not decode: it is damaged, or its class has changed; look the effect up where it happened"
 )

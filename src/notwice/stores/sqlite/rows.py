@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from zlib import crc32
 
-from notwice.codec import decode_record, encode_record
+from notwice.codec import decode_record
 from notwice.model import AGE_UNKNOWN_MS, Insert, Op, Query, Record, RecordView, Reply, Swap, Unreadable
 from notwice.stores.clocks import Moment
 from notwice.stores.shared import Name, deadline_ms, name_of, place_after, reply_of, stamped
@@ -52,11 +52,6 @@ class Write(NamedTuple):
 
     op: Insert | Swap
     encoded: bytes
-
-    @classmethod
-    def of(cls, op: Insert | Swap) -> Write:
-        """Encode the record of `op`."""
-        return cls(op, encode_record(op.record))
 
     def carry_out(self, connection: sqlite3.Connection, moment: Moment) -> Row | bool | None:
         """Write it if its condition holds: ``True``. Else the row that is there, or ``None`` for none."""

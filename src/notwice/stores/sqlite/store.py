@@ -9,9 +9,11 @@ import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from notwice.codec import encode_record
 from notwice.errors import StoreUnavailable
 from notwice.model import Get, Insert, Op, Page, Query, RecordView, Reply, Swap
 from notwice.stores.clocks import Moment, SystemStoreClock, TrustedClock
@@ -65,6 +67,7 @@ class SqliteStore:
                 "SQLite stores need Linux or macOS"
             )
         self._path = Path(path).absolute()
+        self._file = str(self._path)
         self._timeout = timeout
         self._network: Literal["refuse", "allow"] = network
         self._clock = TrustedClock(clock)
@@ -86,9 +89,12 @@ class SqliteStore:
 
     def apply(self, ops: Sequence[Op]) -> Sequence[Reply]:
         """Carry out a batch that names no id twice, in one commit. If it only finds, nothing is locked or written."""
-        if len(ops) != 1:
+        alone = len(ops) == 1
+        if not alone:
             refuse_repeated_names(ops)
-        with self._turn() as connection:
+        with _Turn(self) as connection:
+            if alone and self._unswept < INSERTS_PER_SWEEP and not self._suspect:
+                return [self._alone(connection, ops[0])]
             moment = self._clock.read()
             found = None if any(isinstance(op, Swap) for op in ops) else self._look(connection, ops)
             if found is None:
@@ -97,7 +103,7 @@ class SqliteStore:
 
     def scan(self, query: Query) -> Page:
         """Give one page of the records that `query` describes, oldest first, with those it can't decode."""
-        with self._turn() as connection:
+        with _Turn(self) as connection:
             moment = self._clock.read()
             statement, parameters = scan_of(query, moment)
             found = self._patiently(lambda: connection.execute(statement, parameters).fetchall())
@@ -112,7 +118,7 @@ class SqliteStore:
 
     def purge(self, limit: int) -> int:
         """Drop up to `limit` expired records in one commit, and say how many went. Writes nothing if there are none."""
-        with self._turn() as connection:
+        with _Turn(self) as connection:
             if not self._patiently(lambda: self._expired(connection, self._clock.read(), limit)):
                 return 0
             with self._transaction(connection):
@@ -120,8 +126,8 @@ class SqliteStore:
 
     def load(self, views: Sequence[RecordView]) -> Sequence[bool]:
         """Take in records of another store with their times, in one commit."""
-        writes = [(Write.of(Insert(view.record)), view.written_ms) for view in views]
-        with self._turn() as connection, self._transaction(connection):
+        writes = [(Write(Insert(view.record), encode_record(view.record)), view.written_ms) for view in views]
+        with _Turn(self) as connection, self._transaction(connection):
             moment = self._clock.read()
             return [write.carry_out(connection, moment.at(written_ms)) is True for write, written_ms in writes]
 
@@ -155,6 +161,22 @@ class SqliteStore:
 
     # --- what a call does with the connection ----------------------------------------------------------------------
 
+    def _alone(self, connection: sqlite3.Connection, op: Op) -> Reply:
+        """Carry out one operation, whose statement is its commit."""
+        if not isinstance(op, Swap):
+            moment = self._clock.read()
+            row = self._patiently(partial(look, connection, name_of(op)))
+            if row is not None or isinstance(op, Get):
+                return _reply(op, row, moment)
+        write = Write(op, encode_record(op.record))
+        moment, found = self._patiently(partial(self._carry_out_alone, connection, write))
+        self._unswept += found is True and isinstance(op, Insert)
+        return _reply(op, found, moment)
+
+    def _carry_out_alone(self, connection: sqlite3.Connection, write: Write) -> tuple[Moment, Found]:
+        moment = self._clock.read()
+        return moment, write.carry_out(connection, moment)
+
     def _look(self, connection: sqlite3.Connection, ops: Sequence[Op]) -> Sequence[Found] | None:
         """What is there, if that settles all of `ops`: each is a get, or an insert of what is there already."""
         if len(ops) > 1 and not self._patiently(lambda: may_all_be_present(connection, ops)):
@@ -164,15 +186,12 @@ class SqliteStore:
         return found if settled else None
 
     def _write(self, connection: sqlite3.Connection, ops: Sequence[Op]) -> tuple[Moment, Sequence[Found]]:
-        encoded = [op if isinstance(op, Get) else Write.of(op) for op in ops]
+        encoded = [op if isinstance(op, Get) else Write(op, encode_record(op.record)) for op in ops]
         sweeps = self._unswept >= INSERTS_PER_SWEEP
-        if len(ops) == 1 and not sweeps and not self._suspect:
-            moment, found = self._patiently(lambda: self._carry_out(connection, encoded))  # its statement is its commit
-        else:
-            with self._transaction(connection):
-                moment, found = self._carry_out(connection, encoded)
-                if sweeps:
-                    self._sweep(connection, moment, SWEPT_PER_INSERT * self._unswept)
+        with self._transaction(connection):
+            moment, found = self._carry_out(connection, encoded)
+            if sweeps:
+                self._sweep(connection, moment, SWEPT_PER_INSERT * self._unswept)
         inserted = sum(each is True and isinstance(op, Insert) for op, each in zip(ops, found, strict=True))
         self._unswept = inserted if sweeps else self._unswept + inserted
         return moment, found
@@ -221,22 +240,6 @@ class SqliteStore:
 
     # --- one call at a time ------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def _turn(self) -> Generator[sqlite3.Connection, None, None]:
-        deadline = time.monotonic() + self._timeout
-        if not self._lock.acquire(timeout=self._timeout):
-            raise StoreUnavailable(f"{self._path}: other threads kept it busy for {self._timeout:g} s")
-        try:
-            self._deadline = deadline
-            yield self._connected()
-        except sqlite3.Error as error:
-            if breaks_the_connection(error):
-                self._suspect = self._suspect or primary_code(error) == sqlite3.SQLITE_IOERR
-                self._disconnect()
-            raise explained(error, self._path, self._timeout) from error
-        finally:
-            self._lock.release()
-
     def _patiently(self, attempt: Callable[[], T]) -> T:
         return patiently(attempt, self._deadline)
 
@@ -270,10 +273,43 @@ class SqliteStore:
 
     def _identity_of_file(self) -> tuple[int, int]:
         """Which file stands under the path: it may have been put aside and another one put there."""
-        with suppress(OSError):
-            status = os.stat(self._path)  # noqa: PTH116 - on the hot path
-            return status.st_dev, status.st_ino
-        return 0, 0
+        try:
+            status = os.stat(self._file)  # noqa: PTH116 - on the hot path
+        except OSError:
+            return 0, 0
+        return status.st_dev, status.st_ino
+
+
+class _Turn:
+    """The time for which one call has the connection to itself."""
+
+    __slots__ = ("_store",)
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+
+    def __enter__(self) -> sqlite3.Connection:
+        store = self._store
+        deadline = time.monotonic() + store._timeout
+        if not store._lock.acquire(timeout=store._timeout):
+            raise StoreUnavailable(f"{store._path}: other threads kept it busy for {store._timeout:g} s")
+        try:
+            store._deadline = deadline
+            return store._connected()
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        store = self._store
+        try:
+            if isinstance(error, sqlite3.Error):
+                if breaks_the_connection(error):
+                    store._suspect = store._suspect or primary_code(error) == sqlite3.SQLITE_IOERR
+                    store._disconnect()
+                raise explained(error, store._path, store._timeout) from error
+        finally:
+            store._lock.release()
 
 
 def _reply(op: Op, found: Found, moment: Moment) -> Reply:
