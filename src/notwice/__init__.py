@@ -1,4 +1,4 @@
-"""notwice makes any side effect safe to retry: it runs once per key, and every duplicate gets the first answer."""
+"""notwice makes any side effect safe to retry: one caller of a key runs it, and its duplicates get the first answer."""
 
 from notwice.async_guard import AsyncGuard
 from notwice.errors import (

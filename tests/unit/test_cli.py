@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from notwice import Guard, Operation, Policy, Replay, Result, ResultKind, __version__, cli
-from notwice.model import RecordView, State
+from notwice.model import Fingerprint, RecordView, State
 
 LAPSING = Policy(lease=0.001)
 NOTHING = Policy(retention=0.001)
@@ -140,18 +140,20 @@ def test_show_tells_all_but_the_key_and_the_bodies(store: Store, run: Run) -> No
     shown = run("show", operation.operation).out
     for word in ("accepted, unresolved", "refund:1", "charged", "the upstream was lost", "HTTP 201, 16 bytes", "hold"):
         assert word in shown
-    assert operation.downstream_key() in shown
+    assert "nw_" not in shown
     assert "4242" not in shown
     assert "secret-key" not in shown
     revealed = run("show", operation.operation, "--reveal").out
     assert "secret-key" in revealed
-    assert '{"card": "4242"}' in revealed
+    assert "body:           " + '{"card": "4242"}' in revealed
+    assert "step:           charged: " + '{"card": "4242"}' in revealed
 
     document = run("show", operation.operation, "--json").out
     assert "4242" not in document
     assert "secret-key" not in document
     assert json.loads(document)["answer"] == {"kind": "http", "omitted": False, "body_bytes": 16, "status": 201}
-    assert json.loads(run("show", operation.operation, "--json", "--reveal").out)["key"] == "secret-key"
+    whole = json.loads(run("show", operation.operation, "--json", "--reveal").out)
+    assert (whole["key"], whole["progress"]) == ("secret-key", {"charged": '{"card": "4242"}'})
     assert "secret-key" not in run("ls").out + run("ls", "--json").out
 
 
@@ -201,6 +203,8 @@ def test_resolve_gives_duplicates_the_answer_that_a_person_found(store: Store, r
         (), ("--completed",), ("--completed", "--failed", "--result", "1"), ("--result", "1"),
         ("--completed", "--result", "1", "--status", "200"), ("--completed", "--result", "{"),
         ("--completed", "--status", "99"), ("--completed", "--result", "1", "--body", "x"),
+        ("--completed", "--status", "402"), ("--completed", "--status", "500"),
+        ("--failed", "--status", "201"), ("--failed", "--status", "303"),
         ("--completed", "--status", "200", "--body", "@no-such-file"), ("--completed", "--result", "[" * 100_000),
         ("--completed", "--status", "200", "--body", "x", "--content-type", "a/b\r\nSet-Cookie: a=b"),
         ("--completed", "--status", "200", "--body", "x", "--content-type", "a/b; c=\u2603"),
@@ -211,6 +215,24 @@ def test_a_half_said_answer_changes_nothing(store: Store, run: Run, words: tuple
     operation = store.suspended("k1")
     assert run("resolve", operation, *words, "--why", "x").status == 2
     assert store.look("k1").unresolved
+
+
+def test_a_functions_operation_is_not_resolved_with_an_http_answer(store: Store, run: Run) -> None:
+    """A function's duplicates could make nothing of it; a request's may be given a value, which is told as JSON."""
+    function = store.begin("k1")
+    function.suspend("lost")
+    refused = run("resolve", function.operation, "--completed", "--status", "201", "--body", "{}", "--why", "x")
+    assert (refused.status, "Say --result JSON." in refused.err) == (1, True)
+    assert store.look("k1").unresolved
+    assert run("resolve", function.operation, "--completed", "--result", "7", "--why", "x").status == 0
+
+    for number, fingerprint in enumerate((Fingerprint("http-1", b"1"), Fingerprint("bytes-1", b"1"), None)):
+        for words in (("--status", "201"), ("--result", "7")):
+            key = f"{words[0]}{number}"
+            request = store.guard.begin("http", key, fingerprint=fingerprint, policy=LAPSING)
+            assert isinstance(request, Operation)
+            request.suspend("lost")
+            assert run("resolve", request.operation, "--completed", *words, "--why", "x").status == 0
 
 
 def test_release_lets_the_same_request_run_again_and_warns(store: Store, run: Run) -> None:
@@ -241,7 +263,7 @@ def test_what_is_running_or_finished_is_released_only_by_force(store: Store, run
     """C52: a live lease, and a finished record, need --force, and the refusal says so."""
     live = store.begin("k1", policy=Policy())
     refused = run("release", live.operation, "--why", "x")
-    assert (refused.status, "--force" in refused.err) == (1, True)
+    assert (refused.status, "only --force changes it" in refused.err, "force=" in refused.err) == (1, True, False)
     assert not store.look("k1").record.audit
     assert run("release", live.operation, "--why", "x", "--force").status == 0
 
@@ -332,6 +354,7 @@ def test_an_unknown_option_gets_a_suggestion(run: Run) -> None:
     assert "did you mean --unresolved?" in said.err
     assert run("ls", "--unres").status == 2
     assert run("ls", "more").status == 2
+    assert "'in_progress', 'accepted', 'completed', 'failed'" in run("ls", "--state", "foo").err
     assert run("lst").status == 2
     assert run().status == 2
 
@@ -365,7 +388,16 @@ def test_a_missing_extra_is_named(run: Run, monkeypatch: pytest.MonkeyPatch, com
     words = ("--upstream", "http://127.0.0.1:1", "--principal", "shared") if command == "serve" else ()
     said = run(command, *words)
     assert (said.status, said.out) == (2, "")
+    assert "pip install '.[server]' in a clone" in said.err
     assert "pip install 'notwice[server]'" in said.err
+
+
+def test_the_demo_starts_nothing_without_its_extra() -> None:
+    """Without what the gateway needs the demo ends at once and says what to install, before it starts a process."""
+    main = "import sys; sys.modules['uvicorn'] = None; from notwice.cli import main; sys.exit(main(['demo', '--once']))"
+    ran = subprocess.run([sys.executable, "-c", main], capture_output=True, text=True, timeout=30, check=False)
+    assert (ran.returncode, ran.stdout, len(ran.stderr.splitlines())) == (2, "", 1)
+    assert "`notwice demo` needs uvicorn" in ran.stderr
 
 
 def test_it_runs_as_a_program_and_its_reader_may_leave_early(store: Store) -> None:

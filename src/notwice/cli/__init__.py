@@ -73,7 +73,7 @@ def _on_a_store(said: argparse.Namespace) -> int:
     except (StoreUnavailable, OSError) as error:
         return _told(error, UNAVAILABLE)
     except ForceRequired as error:
-        return _told(f"{error} Say --force if you are sure.", REFUSED)
+        return _told(str(error).replace("force=True", "--force"), REFUSED)
     except InvalidKey as error:
         return _told(error, USAGE)
     except NotwiceError as error:
@@ -160,7 +160,11 @@ def _missing(command: str, error: ModuleNotFoundError) -> int:
     """Name the extra to install; a missing part of notwice itself is another matter."""
     if (error.name or "").partition(".")[0] == "notwice":
         raise error
-    return _told(f"`notwice {command}` needs {error.name}: pip install 'notwice[server]'", USAGE)
+    return _told(
+        f"`notwice {command}` needs {error.name}, which comes with the extra `server`: "
+        "pip install '.[server]' in a clone of notwice, or pip install 'notwice[server]' where a release is published.",
+        USAGE,
+    )
 
 
 def _told(what: object, status: int) -> int:

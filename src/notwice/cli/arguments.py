@@ -100,7 +100,7 @@ def _ls(commands: Commands) -> None:
     )
     _store(ls)
     ls.add_argument("--unresolved", action="store_true", help="only those of unknown outcome that nobody works on")
-    ls.add_argument("--state", choices=[*State], help="only those in this state")
+    ls.add_argument("--state", choices=[str(state) for state in State], help="only those in this state")
     ls.add_argument("--scope", metavar="PREFIX", help="only those whose scope starts like this")
     ls.add_argument("--namespace", metavar="NAME", help="only those of this namespace (default: all)")
     ls.add_argument("--older-than", metavar="DURATION", type=_duration, help="only those not written since: 90, 1m, 2h")
@@ -115,6 +115,13 @@ def _show(commands: Commands) -> None:
     )
     _store(show)
     _which(show)
+    show.add_argument(
+        "--downstream",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="tell the downstream key of this name, as the handler calls it, or '' for the one without; repeatable",
+    )
     show.add_argument("--json", action="store_true", help="as one JSON object")
     show.add_argument("--reveal", action="store_true", help="show the key, the steps' results and the body")
 

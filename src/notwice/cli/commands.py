@@ -12,9 +12,11 @@ from pathlib import Path
 from notwice import Guard, identity
 from notwice.cli import output
 from notwice.cli.arguments import FINE, REFUSED
-from notwice.model import RecordView, Result, ResultKind, Unreadable
+from notwice.fingerprint import VALUE
+from notwice.model import Record, RecordView, Result, ResultKind, Unreadable
 
 PURGE_STEP = 1000
+ERROR_MIN = 400
 AGE_MAX_SECONDS = 100 * 365 * 86_400
 
 
@@ -52,10 +54,11 @@ def ls(guard: Guard, said: argparse.Namespace) -> int:
 def show(guard: Guard, said: argparse.Namespace) -> int:
     """Show one operation."""
     view = _find(guard, said)
+    keys = output.downstream_keys(view.record, said.downstream)
     if said.json:
-        print(json.dumps(output.document(view, reveal=said.reveal), indent=2))
+        print(json.dumps({**output.document(view, reveal=said.reveal), "downstream_keys": keys}, indent=2))
     else:
-        print("\n".join(output.described(view, reveal=said.reveal)))
+        print("\n".join(output.described(view, reveal=said.reveal, downstream_keys=keys)))
     return FINE
 
 
@@ -63,6 +66,11 @@ def resolve(guard: Guard, said: argparse.Namespace) -> int:
     """Finish an operation as a person found it to be."""
     answer = _answer(said)
     view = _shown(guard, said)
+    if isinstance(answer, Result) and _is_a_functions(view.record):
+        raise Refused(
+            "This operation is a guarded function's: its duplicates get a value and no HTTP answer. "
+            "Say --result JSON. Nothing changed."
+        )
     if said.completed:
         found = guard.resolve(view, answer, who=said.who, why=said.why, force=said.force)
     else:
@@ -153,6 +161,12 @@ def _operation_id(said: argparse.Namespace) -> str:
     return identity.operation_id(identity.join_scope(str(said.scope)), identity.check_key(said.key))
 
 
+def _is_a_functions(record: Record) -> bool:
+    """Say whether it was begun with a Python value for its request, and no HTTP answer was ever kept of it."""
+    by_value = record.fingerprint is not None and record.fingerprint.recipe == VALUE
+    return by_value and (record.result is None or record.result.kind is not ResultKind.HTTP)
+
+
 def _answer(said: argparse.Namespace) -> object:
     if said.status is None:
         if said.body is not None:
@@ -161,6 +175,9 @@ def _answer(said: argparse.Namespace) -> object:
             return json.loads(said.result)
         except (ValueError, RecursionError) as error:
             raise Misused(f"--result is no JSON: {error}.") from error
+    if said.completed != (said.status < ERROR_MIN):
+        meant = "below 400, for the effect happened" if said.completed else "of 400 or more, for it is a refusal"
+        raise Misused(f"--{'completed' if said.completed else 'failed'} goes with a --status {meant}.")
     if not (said.content_type.isascii() and said.content_type.isprintable()):
         raise Misused(
             "--content-type holds a character that a header can't have: no duplicate could be answered with it."

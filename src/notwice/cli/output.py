@@ -6,11 +6,14 @@ move the cursor, recolour or retitle the terminal of whoever looks at it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from notwice import identity
+from notwice.codec import decode_value
+from notwice.errors import NotwiceError
 from notwice.model import Note, Record, RecordView, RecoveryKind, Released, Result, ResultKind, Unreadable
 from notwice.server.durations import in_words
 
@@ -57,7 +60,13 @@ def row(item: RecordView | Unreadable) -> tuple[str, ...]:
     return (record.id, *cells, ago(item, item.written_ms))
 
 
-def described(view: RecordView, *, reveal: bool) -> Iterator[str]:
+def downstream_keys(record: Record, names: Iterable[str]) -> dict[str, str]:
+    """Give the downstream keys of these names: by them, the next system can be asked what happened."""
+    named = {"namespace": record.namespace, "scope": record.scope, "key": record.key}
+    return {name: identity.downstream_key(**named, generation=record.generation, name=name) for name in names}
+
+
+def described(view: RecordView, *, reveal: bool, downstream_keys: Mapping[str, str]) -> Iterator[str]:
     """Give the lines that tell a person all about one operation."""
     record = view.record
     bound = record.terms.attempts_max if record.terms.recovery is RecoveryKind.RERUN else None
@@ -71,10 +80,13 @@ def described(view: RecordView, *, reveal: bool) -> Iterator[str]:
     yield _line("last written", f"{_time(view.written_ms)}, {ago(view, view.written_ms)}")
     yield _line("lease", in_words(record.terms.lease_ms))
     yield _line("recovery", recovery)
-    yield _line("downstream key", _downstream_key(record))
+    for name, key in downstream_keys.items():
+        yield _line("downstream key", f"{key}  {printable(name) or '(without a name)'}")
     if record.recovery_point or record.progress:
         yield _line("steps done", ", ".join(printable(name) for name, _ in record.progress) or "none")
         yield _line("recovery point", printable(record.recovery_point) or "none")
+    for name, data in record.progress if reveal else ():
+        yield _line("step", printable(f"{name}: {_value(data)}"))
     if record.error:
         yield _line("error", printable(record.error))
     if record.result is not None:
@@ -104,7 +116,6 @@ def document(item: RecordView | Unreadable, *, reveal: bool) -> dict[str, Any]:
         "age_ms": max(0, item.now_ms - item.written_ms),
         "lease_ms": record.terms.lease_ms,
         "recovery": str(record.terms.recovery),
-        "downstream_key": _downstream_key(record),
         "recovery_point": record.recovery_point,
         "steps": [name for name, _ in record.progress],
         "error": record.error,
@@ -112,7 +123,9 @@ def document(item: RecordView | Unreadable, *, reveal: bool) -> dict[str, Any]:
         "etag": record.etag.hex(),
         "audit": [_note(note) for note in record.audit],
     }
-    return {**shown, "key": record.key} if reveal else shown
+    if reveal:
+        shown |= {"key": record.key, "progress": {name: _value(data) for name, data in record.progress}}
+    return shown
 
 
 def _line(name: str, value: str) -> str:
@@ -121,13 +134,6 @@ def _line(name: str, value: str) -> str:
 
 def _time(time_ms: int) -> str:
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _downstream_key(record: Record) -> str:
-    """Give what the handler's unnamed downstream key is: by it, the next system can be asked what happened."""
-    return identity.downstream_key(
-        namespace=record.namespace, scope=record.scope, key=record.key, generation=record.generation, name=""
-    )
 
 
 def _note(note: Note) -> dict[str, str]:
@@ -156,5 +162,26 @@ def _answer_document(result: Result, *, reveal: bool) -> dict[str, Any]:
 
 
 def _body(result: Result) -> str:
-    """Give the bytes as they are stored: to decode a value would take the types of the program that made it."""
-    return "" if result.body is None else result.body.decode(errors="backslashreplace")
+    if result.body is None:
+        return ""
+    return _escaped(result.body) if result.kind is ResultKind.HTTP else _value(result.body)
+
+
+def _value(data: bytes) -> str:
+    """Give a stored value as JSON if it is that, else as Python writes it.
+
+    A value whose type is in another program is given by its bytes: nothing is imported to read it.
+    """
+    try:
+        value = decode_value(data)
+    except NotwiceError:
+        return _escaped(data)
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+        return text if json.loads(text) == value else repr(value)
+    except (TypeError, ValueError):
+        return repr(value)
+
+
+def _escaped(data: bytes) -> str:
+    return data.decode(errors="backslashreplace")

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 
@@ -34,8 +35,10 @@ def main(argv: Sequence[str]) -> int:
     """Run the demo and give its exit status.
 
     0: the guarded side charged each order exactly once. 1: it did not. 3: the demo could not be run to its end.
+    Raises `ModuleNotFoundError` at once where what the gateway needs is not installed.
     """
     options = _parse(argv)
+    import_module("notwice.server.app")  # what the gateway needs, before processes are started that need it
     try:
         with _terminable(), tempfile.TemporaryDirectory(prefix="notwice-demo-") as folder:
             return _demonstrate(options, Path(folder))

@@ -68,7 +68,7 @@ def compose(settings: Settings) -> Gateway:
     try:
         http_policy = http_policy_of(settings)
         guard = AsyncGuard.open(settings.store, policy=policy_of(settings), observer=LogObserver())
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, ImportError) as error:  # a store may need an extra
         raise SettingsError([sentence(str(error))]) from error
     upstream = Upstream(settings)
     proxy = Proxy(settings, upstream)

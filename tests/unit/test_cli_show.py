@@ -1,0 +1,82 @@
+"""``notwice show``: what it tells of an operation when it is asked to."""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from notwice import Guard, Operation, cli
+
+
+@dataclasses.dataclass(frozen=True)
+class Receipt:
+    """A value of a program's own."""
+
+    charge: str
+
+
+class Shown:
+    """One operation in a store, and what the command says of it."""
+
+    def __init__(self, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self._url = f"sqlite:///{path}"
+        self._capsys = capsys
+        self.guard = Guard.open(self._url)
+        found = self.guard.begin("refund:1", "k1")
+        assert isinstance(found, Operation)
+        self.operation = found
+
+    def say(self, *words: str) -> str:
+        assert cli.main(["show", self.operation.operation, "--store", self._url, *words]) == 0
+        return self._capsys.readouterr().out
+
+
+@pytest.fixture
+def shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Shown]:
+    made = Shown(tmp_path / "notwice.db", capsys)
+    yield made
+    made.guard.close()
+
+
+def test_downstream_keys_are_told_by_the_names_that_the_handler_gives_them(shown: Shown) -> None:
+    """C52: the provider can be asked by the key that it was called with; none is guessed, for handlers name theirs."""
+    named, plain = shown.operation.downstream_key("refund"), shown.operation.downstream_key()
+    shown.operation.suspend("lost")
+    lines = shown.say("--downstream", "refund", "--downstream", "").splitlines()
+    assert f"downstream key: {named}  refund" in lines
+    assert f"downstream key: {plain}  (without a name)" in lines
+    told = json.loads(shown.say("--json", "--downstream", "refund", "--downstream", ""))
+    assert told["downstream_keys"] == {"refund": named, "": plain}
+    assert json.loads(shown.say("--json"))["downstream_keys"] == {}
+    assert "nw_" not in shown.say()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"id": "re_1", "\u00e9": [1, 2.5, None]}, '{"id": "re_1", "\u00e9": [1, 2.5, null]}'),
+        ("paid", '"paid"'),
+        ((1, 2), "(1, 2)"),
+        ({1: 2}, "{1: 2}"),
+        ({"amount": Decimal("1.20")}, "{'amount': Decimal('1.20')}"),
+        (ValueError("card declined"), '["builtins.ValueError", "card declined"]'),
+    ],
+)
+def test_a_functions_value_is_told_as_it_was_returned(shown: Shown, value: object, text: str) -> None:
+    """C52: a stored value is shown as JSON if it is that, else as Python writes it."""
+    shown.operation.complete(value)
+    assert f"body:           {text}" in shown.say("--reveal").splitlines()
+    assert json.loads(shown.say("--reveal", "--json"))["answer"]["body"] == text
+
+
+def test_nothing_is_imported_to_tell_a_value(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A value of a class that is in another program is told by its bytes."""
+    shown.operation.complete(Receipt("ch_1"))
+    monkeypatch.delattr(sys.modules[__name__], "Receipt")
+    said = shown.say("--reveal")
+    assert "ch_1" in said
+    assert "Receipt" in said
