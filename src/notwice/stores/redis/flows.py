@@ -131,12 +131,12 @@ class _Move:
                 raise refused(answer)
 
 
-def moves(ops: Sequence[Op], keys: Keys, routes: Routes, terms: Terms) -> Flow[list[Reply]]:
+def moves(ops: Sequence[Op], keys: Keys, routes: Routes, *, terms: Terms) -> Flow[list[Reply]]:
     """Carry out a batch."""
     return (yield from _carried_out([_Move(op, keys) for op in ops], routes, terms))
 
 
-def loads(views: Sequence[RecordView], keys: Keys, routes: Routes, terms: Terms) -> Flow[list[bool]]:
+def loads(views: Sequence[RecordView], keys: Keys, routes: Routes, *, terms: Terms) -> Flow[list[bool]]:
     """Take in records of another store."""
     inserts = [_Move(Insert(view.record), keys, written_ms=view.written_ms) for view in views]
     return [reply.won for reply in (yield from _carried_out(inserts, routes, terms))]
@@ -154,7 +154,7 @@ def _carried_out(batch: Sequence[_Move], routes: Routes, terms: Terms) -> Flow[l
             groups.setdefault(move.address or routes.owner(move.shard), []).append(move)
         answers = yield Exchange({address: _commands(group, terms) for address, group in groups.items()})
         for address, group in groups.items():
-            _take(group, answers[address], routes, address)
+            _take(group, answers[address], routes, address=address)
             if terms.replicas and not isinstance(found := answers[address], Lost):
                 _acknowledge(group, found[-1], terms)
         waiting = [move for move in waiting if move.reply is None]
@@ -180,7 +180,7 @@ def _wait(terms: Terms) -> Command:
     return "WAIT", terms.replicas, terms.wait_ms
 
 
-def _take(group: Sequence[_Move], answers: Sequence[Any] | Lost, routes: Routes, address: Address) -> None:
+def _take(group: Sequence[_Move], answers: Sequence[Any] | Lost, routes: Routes, *, address: Address) -> None:
     if isinstance(answers, Lost):
         routes.doubt()
         if answers.sent or not routes.may_change:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from notwice.model import Op, Page, Query, RecordView, Reply
 from notwice.stores.async_batching import SharedTrips
 from notwice.stores.batching import Batching
+from notwice.stores.findings import Finding
 from notwice.stores.port import Store
 from notwice.stores.redis.routes import Address
 from notwice.stores.redis.store import AsyncRedisStore, RedisStore
@@ -38,6 +39,10 @@ class Lanes:
     def load(self, views: Sequence[RecordView]) -> Sequence[bool]:
         """Take in records of another store."""
         return self._store.load(views)
+
+    def findings(self) -> list[Finding]:
+        """What the servers' settings mean for a guard."""
+        return self._store.findings()
 
     def close(self) -> None:
         """Carry out what is pending, then close the store."""

@@ -108,7 +108,7 @@ def _places_after(after: Place | None, keys: Keys, routes: Routes) -> Flow[tuple
 
 def _looked_up(places: Sequence[Place], query: Query, keys: Keys, *, routes: Routes) -> Flow[list[Found]]:
     """Those of the records at `places` that the query describes, in the same order."""
-    replies = yield from moves([Get(*name) for _, *name in places], keys, routes, _READS)
+    replies = yield from moves([Get(*name) for _, *name in places], keys, routes, terms=_READS)
     found: list[Found] = []
     for place, (_, record, *times) in zip(places, replies, strict=True):
         if isinstance(record, Unreadable):

@@ -52,12 +52,12 @@ class Plan:
         """Carry out a batch."""
         if not self._looked:
             yield from self.opened()
-        return (yield from moves(ops, self.keys, self.routes, self._terms))
+        return (yield from moves(ops, self.keys, self.routes, terms=self._terms))
 
     def loads(self, views: Sequence[RecordView]) -> Flow[list[bool]]:
         """Take in records of another store."""
         yield from self.opened()
-        return (yield from loads(views, self.keys, self.routes, self._terms))
+        return (yield from loads(views, self.keys, self.routes, terms=self._terms))
 
     def page(self, query: Query) -> Flow[Page]:
         """Give one page."""
