@@ -8,7 +8,7 @@ import pytest
 from notwice.stores import open_async_store, open_store
 from notwice.stores.mysql.rows import digest_of
 from notwice.stores.port import Store
-from notwice.testing.conformance import AsyncEngine, AsyncGuardCases, AsyncStoreCases, Engine, GuardCases, StoreCases
+from notwice.testing.conformance import AsyncEngine, AsyncStoreCases, Engine, GuardCases, StoreCases
 from tests.engines.mariadb import MariadbServer
 
 
@@ -35,7 +35,7 @@ class TestMariadb(StoreCases, GuardCases):
         return engine_of(mariadb)
 
 
-class TestWithoutReturning(StoreCases, GuardCases):
+class TestWithoutReturning(StoreCases):
     """P16: threads, by what MySQL 8 is sent."""
 
     @pytest.fixture
@@ -43,7 +43,7 @@ class TestWithoutReturning(StoreCases, GuardCases):
         return engine_of(mariadb, returning="no")
 
 
-class TestAsyncMariadb(AsyncStoreCases, AsyncGuardCases):
+class TestAsyncMariadb(AsyncStoreCases):
     """P16: event loops."""
 
     @pytest.fixture
