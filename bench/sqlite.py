@@ -82,7 +82,7 @@ def _closing(*things: Any) -> Iterator[None]:  # noqa: ANN401 - whatever can be 
             thing.close()
 
 
-def _together(work: Callable[[], Coroutine[Any, Any, None]], loop: asyncio.AbstractEventLoop) -> Run:
+def together(work: Callable[[], Coroutine[Any, Any, None]], loop: asyncio.AbstractEventLoop) -> Run:
     """A run in which `CALLERS` tasks of one loop share the operations."""
 
     async def caller(operations: int) -> None:
@@ -101,7 +101,7 @@ def _together(work: Callable[[], Coroutine[Any, Any, None]], loop: asyncio.Abstr
     return run
 
 
-def _in_threads(work: Callable[[], object]) -> Run:
+def in_threads(work: Callable[[], object]) -> Run:
     """A run in which `CALLERS` threads share the operations."""
 
     def run(operations: int) -> float:
@@ -140,7 +140,7 @@ def apply_tasks(size: Size, folder: Path) -> Figure:
 
     with _closing(loop, shared, alone):
         measured = paired(
-            _together(work, loop),
+            together(work, loop),
             repeated(lambda: alone.apply((insert(),))),
             size,
             operations=APPLIES,
@@ -156,7 +156,7 @@ def apply_threads(size: Size, folder: Path) -> Figure:
     shared, alone = Batching(SqliteStore(folder / "shared.db")), SqliteStore(folder / "alone.db")
     with _closing(shared, alone):
         measured = paired(
-            _in_threads(lambda: shared.apply((insert(),))),
+            in_threads(lambda: shared.apply((insert(),))),
             repeated(lambda: alone.apply((insert(),))),
             size,
             operations=APPLIES,
@@ -177,7 +177,7 @@ def guard_tasks(size: Size, folder: Path) -> Figure:
 
     with _closing(loop, bare.connection):
         measured = paired(
-            _together(work, loop), repeated(bare.pair), size, operations=PAIRS, base_operations=PAIRS_ALONE
+            together(work, loop), repeated(bare.pair), size, operations=PAIRS, base_operations=PAIRS_ALONE
         )
         loop.run_until_complete(guard.close())
     goal = Goal(speed_min=GUARD_SPEED_MIN)

@@ -34,6 +34,6 @@ def _faces() -> _Faces:
     try:
         return cast("_Faces", import_module("notwice.stores.redis.opening"))
     except ModuleNotFoundError as error:
-        if error.name and error.name.partition(".")[0] == "redis":
-            raise ImportError("a Redis store needs redis-py: pip install 'notwice[redis]'") from error
+        if error.name and error.name.partition(".")[0] in ("redis", "hiredis"):
+            raise ImportError("a Redis store needs redis-py and hiredis: pip install 'notwice[redis]'") from error
         raise

@@ -19,7 +19,7 @@ from notwice.stores.forks import stand_still_at_forks
 from notwice.stores.redis.flows import Answers, Exchange, Flow, Lost, Pause
 from notwice.stores.redis.links import LINKS_MAX, LOOKED_AT_AFTER_S, is_in_doubt, within
 from notwice.stores.redis.routes import Address
-from notwice.stores.redis.rows import Command
+from notwice.stores.redis.rows import Command, packed
 from notwice.stores.redis.settings import Login
 from notwice.stores.shared import closed
 
@@ -126,7 +126,7 @@ class AsyncLinks:
             async with asyncio.timeout(deadline - time.monotonic()):
                 link = await self._taken(address, pool)
                 answers = Lost(TimeoutError("it took too long"), sent=True)
-                await link.send_packed_command(link.pack_commands(commands), check_health=False)
+                await link.send_packed_command([packed(commands)], check_health=False)
                 answers = await _heard(link, len(commands))
         except (RedisError, OSError) as error:
             answers = Lost(error if str(error) else TimeoutError("it took too long"), sent=link is not None)

@@ -22,7 +22,7 @@ from notwice.errors import StoreUnavailable
 from notwice.stores.forks import stand_still_at_forks
 from notwice.stores.redis.flows import Answers, Exchange, Flow, Lost, Pause
 from notwice.stores.redis.routes import Address
-from notwice.stores.redis.rows import Command
+from notwice.stores.redis.rows import Command, packed
 from notwice.stores.redis.settings import Login
 from notwice.stores.shared import closed
 
@@ -44,7 +44,6 @@ class Link(Protocol):
     def connect(self) -> None: ...  # noqa: D102 - redis-py's
     def disconnect(self) -> None: ...  # noqa: D102 - redis-py's
     def can_read(self) -> bool: ...  # noqa: D102 - redis-py's
-    def pack_commands(self, commands: Sequence[Command]) -> list[bytes]: ...  # noqa: D102 - redis-py's
     def send_packed_command(self, command: list[bytes], *, check_health: bool) -> None: ...  # noqa: D102 - redis-py's
     def read_response(self) -> Any: ...  # noqa: ANN401, D102 - redis-py's
 
@@ -186,7 +185,7 @@ class Links:
             return Lost(error, sent=False)
         links[address] = link
         try:
-            link.send_packed_command(link.pack_commands(commands), check_health=False)
+            link.send_packed_command([packed(commands)], check_health=False)
         except (RedisError, OSError) as error:
             return Lost(error, sent=True)
         return Lost(TimeoutError("it was not heard"), sent=True)

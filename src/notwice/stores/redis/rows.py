@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple, cast
+
+import hiredis
 
 from notwice.codec import decode_record, encode_record
 from notwice.model import Get, Insert, Op, Record, RecordView, Reply, Unreadable
@@ -26,6 +29,8 @@ EXPIRES_AFTER_MAX_MS: Final = 100 * 366 * 24 * 3_600_000
 _HEADER: Final = struct.Struct(">BQQ16sB")
 PEEK_BYTES: Final = 1_024
 """So many bytes of a string hold its names, unless somebody's namespace is very long."""
+
+_packed = cast("Callable[[Command], bytes]", hiredis.pack_command)  # it takes tuples of any length
 
 _NOTHING = b""
 _OF_A_NEWER_RELEASE = b"\xff"
@@ -116,6 +121,11 @@ def command_of(op: Op, key: str, open_key: str, *, written_ms: int = 0) -> Comma
     if isinstance(op, Insert):
         return "EVALSHA", MOVE_NAME, 2, key, open_key, "insert", *written
     return "EVALSHA", MOVE_NAME, 2, key, open_key, "swap", *written, op.expected_etag
+
+
+def packed(commands: Iterable[Command]) -> bytes:
+    """The bytes that are sent for commands."""
+    return b"".join(map(_packed, commands))
 
 
 def reply_to(op: Op, answer: list[Any]) -> Reply:
