@@ -133,7 +133,8 @@ def unavailable(error: BaseException) -> StoreUnavailable:
 class Heart:
     """Renews the leases of this process's operations, all that are due in one trip.
 
-    Operations lie in buckets by the tick at which they are due, so that adding and removing one is a matter of a set.
+    Most operations end before any beat is due: they come and go without a lock. Whatever a sweep finds lies in buckets
+    from then on, by the tick at which it is due, so that no sweep looks at what is due later.
     """
 
     def __init__(self, store: Store, clock: Clock, *, observer: Observer | None, new_etag: NewEtag) -> None:
@@ -146,35 +147,43 @@ class Heart:
     def forget(self) -> None:
         """Drop all operations, as after a fork: they are the parent's."""
         self._lock = threading.Lock()
+        self._young: dict[
+            Hold, None
+        ] = {}  # added since the last sweep; each change of it is one step of the interpreter
         self._buckets: dict[int, set[Hold]] = {}
         self._alarm = Alarm(self._clock, self.sweep)
 
     def add(self, hold: Hold, due: float) -> None:
         """Renew the lease of `hold` from `due` on, a time of the clock."""
-        with self._lock:
-            hold.tick = tick = int(due * TICKS_PER_SECOND) + 1
-            bucket = self._buckets.get(tick)
-            if bucket is None:
-                self._buckets[tick] = {hold}
-            else:
-                bucket.add(hold)
+        hold.tick = tick = int(due * TICKS_PER_SECOND) + 1
+        self._young[hold] = None
         soonest = self._alarm.at
         if soonest is None or tick / TICKS_PER_SECOND < soonest:
             self._alarm.by(tick / TICKS_PER_SECOND)
 
     def remove(self, hold: Hold) -> None:
         """Renew it no longer. A beat that is under way goes on; the gate keeps it apart from other moves."""
+        tick, hold.tick = hold.tick, NEVER
+        if hold in self._young:
+            self._young.pop(hold, None)  # a sweep may take it meanwhile, and then sees that it is not to be renewed
+            return
         with self._lock:
-            bucket = self._buckets.get(hold.tick)
+            bucket = self._buckets.get(tick)
             if bucket is not None:
                 bucket.discard(hold)
                 if not bucket:
-                    del self._buckets[hold.tick]
-            hold.tick = NEVER
+                    del self._buckets[tick]
+
+    def _sort_young(self) -> None:
+        for hold in list(self._young):
+            self._young.pop(hold, None)
+            if hold.tick != NEVER:
+                self._buckets.setdefault(hold.tick, set()).add(hold)
 
     def sweep(self) -> None:
         """Beat for whoever is due."""
         with self._lock:
+            self._sort_young()
             now = int(self._clock.monotonic() * TICKS_PER_SECOND + 0.5)
             due = [hold for tick in sorted(self._buckets) if tick <= now for hold in self._buckets.pop(tick)]
         try:

@@ -93,7 +93,8 @@ def test_nothing_beats_after_the_end() -> None:
     calls = world.store.plan.calls
     world.clock.advance(1000)
     assert world.store.plan.calls == calls
-    assert world.guard._runtime.heart._buckets == {}
+    assert not world.guard._runtime.heart._buckets
+    assert not world.guard._runtime.heart._young
 
 
 def test_heartbeats_that_are_due_together_share_a_trip() -> None:
