@@ -13,6 +13,7 @@ from notwice.stores.findings import UnsafeSettingsWarning
 from notwice.stores.port import Store
 from notwice.stores.postgres.checks import NAMES, findings, judged
 from notwice.stores.postgres.place import place_of
+from notwice.stores.postgres.rows import Statement
 from notwice.stores.postgres.store import PostgresStore
 from notwice.stores.urls import parsed
 from tests.engines.postgres import PostgresServer
@@ -217,9 +218,8 @@ def test_a_session_is_set_whatever_the_database_says(packaged_postgres: Postgres
 
 def assert_session(store: Store) -> None:
     assert isinstance(store, PostgresStore)
-    with store._turn() as (session, _):
-        for name, expected in (("transaction_isolation", "read committed"), ("plan_cache_mode", "force_generic_plan")):
-            assert session.connection.execute(f"SHOW {name}").fetchone() == (expected,)
+    for name, expected in (("transaction_isolation", "read committed"), ("plan_cache_mode", "force_generic_plan")):
+        assert list(store._ask(Statement(f"SHOW {name}", often=False))) == [(expected,)]
     store.close()
 
 

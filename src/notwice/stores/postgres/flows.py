@@ -15,7 +15,7 @@ from notwice.stores.migrations import ABSENT, Migration, Version, pending, refus
 from notwice.stores.postgres.checks import NAMES, SETTINGS, judged
 from notwice.stores.postgres.dialect import Dialect
 from notwice.stores.postgres.migrations import Names, steps_of
-from notwice.stores.postgres.rows import Found, Statement, statement_of
+from notwice.stores.postgres.rows import Statement, found_of, statement_of
 from notwice.stores.shared import KeyLocked, name_of
 from notwice.stores.tables import answer_while_locked
 
@@ -34,6 +34,8 @@ def applying(ops: Sequence[Op], dialect: Dialect) -> Generator[Statement, Rows, 
 
     Raises `KeyLocked` if somebody holds a row or a key for longer than the lock time-out: then nothing was done.
     """
+    if len(ops) == 1:
+        return [(yield from _applying_one(ops, dialect))]
     order = sorted(range(len(ops)), key=lambda index: name_of(ops[index])[::-1])
     replies: dict[int, Reply] = {}
     for _ in range(ASKED_MAX):
@@ -42,24 +44,40 @@ def applying(ops: Sequence[Op], dialect: Dialect) -> Generator[Statement, Rows, 
             rows = yield statement_of(asked, dialect)
         except Undone:
             continue
-        except KeyLocked:
-            if len(ops) > 1:
-                raise
-            return [(yield from _locked(ops[0], dialect))]
-        found = [Found(*row) for row in rows]
+        found = list(map(found_of, rows))
         replies |= {
             index: each.reply(op) for index, op, each in zip(order, asked, found, strict=True) if not each.raced(op)
         }
         order = [index for index in order if index not in replies]
         if not order:
             return [replies[index] for index in range(len(ops))]
-    raise StoreUnavailable(f"others changed a record {ASKED_MAX} times while it was asked for; try again")
+    raise _too_much_in_between()
+
+
+def _applying_one(ops: Sequence[Op], dialect: Dialect) -> Generator[Statement, Rows, Reply]:
+    """Carry out a single operation. If somebody holds its row or its key, it is answered by what can be read."""
+    statement = statement_of(ops, dialect)
+    for _ in range(ASKED_MAX):
+        try:
+            (row,) = yield statement
+        except Undone:
+            continue
+        except KeyLocked:
+            return (yield from _locked(ops[0], dialect))
+        found = found_of(row)
+        if not found.raced(ops[0]):
+            return found.reply(ops[0])
+    raise _too_much_in_between()
+
+
+def _too_much_in_between() -> StoreUnavailable:
+    return StoreUnavailable(f"others changed a record {ASKED_MAX} times while it was asked for; try again")
 
 
 def _locked(op: Op, dialect: Dialect) -> Generator[Statement, Rows, Reply]:
     """Answer an operation on a row, or on a key that nobody sees yet, that somebody's open transaction holds."""
     (row,) = yield statement_of([Get(*name_of(op))], dialect)
-    return answer_while_locked(op, Found(*row).reply(op))
+    return answer_while_locked(op, found_of(row).reply(op))
 
 
 # --- the tables -------------------------------------------------------------------------------------------------------
@@ -101,7 +119,7 @@ def migrating(names: Names, timeout_ms: int) -> Generator[Statement, Rows, Seque
     """Carry out what is pending in one transaction, one process at a time, and give the steps that were done."""
     yield Statement("BEGIN", often=False)
     yield Statement(f"SET LOCAL lock_timeout = {timeout_ms}", often=False)
-    yield Statement("SELECT pg_advisory_xact_lock(hashtext($1::text))", (names.versions,), often=False)
+    yield Statement("SELECT pg_advisory_xact_lock(hashtext($1::text))::text", (names.versions,), often=False)
     steps = pending(steps_of(names), (yield from looking(names)))
     for step in steps:
         for text in step.statements:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from notwice.stores.postgres.dialect import NEVER, UNRESOLVED, Dialect
 from notwice.stores.shared import FAR_MS, name_of, place_after, reply_of, stamped
 from notwice.stores.tables import decoded
 
-_GET_COLUMNS = (None,) * 10
+_GET_COLUMNS = (b"", "", "", "", 0, 0, NEVER, b"", None, None)
 _MAX_AFTER_MS = FAR_MS // 2
 
 
@@ -49,6 +50,10 @@ class Found(NamedTuple):
             return reply_of((False, None, 0, now_ms, 0))
         record = decoded(name_of(op), self.record, self.created_ms)
         return reply_of((False, record, self.written_ms, now_ms, max(now_ms - self.written_ms, 0)))
+
+
+found_of: Callable[[Iterable[Any]], Found] = partial(tuple.__new__, Found)
+"""Makes it of a row, at half the price."""
 
 
 def statement_of(ops: Sequence[Op], dialect: Dialect) -> Statement:
@@ -116,7 +121,8 @@ def scan_of(query: Query, dialect: Dialect) -> Statement:
     if query.operation is not None:
         require("id = {}::text", query.operation)
     if query.states is not None:
-        require("state = ANY ({}::text[])", sorted(state.value for state in query.states))
+        states = sorted(state.value for state in query.states)
+        require("state = ANY ({}::text[])", states) if states else require("false")
     if query.scope_prefix is not None:
         require("starts_with(scope, {}::text)", query.scope_prefix)
     if query.older_than_ms is not None:

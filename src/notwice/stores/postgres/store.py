@@ -6,16 +6,15 @@ import select
 import threading
 import time
 from collections import deque
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Sequence
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
-from psycopg import Connection, RawCursor
-from psycopg.abc import PQGen
-from psycopg.errors import Diagnostic
-from psycopg.types.array import ListBinaryDumper
-from psycopg.types.numeric import Int8BinaryDumper
-from psycopg.types.string import StrBinaryDumper
+from psycopg import Connection
+from psycopg.errors import Diagnostic, error_from_result
+from psycopg.generators import execute
+from psycopg.pq import ExecStatus, Format
+from psycopg.pq.abc import PGresult
 
 from notwice.model import Op, Page, Query, RecordView, Reply
 from notwice.stores.findings import Finding, heed
@@ -34,28 +33,18 @@ from notwice.stores.postgres.place import (
     translated,
 )
 from notwice.stores.postgres.rows import Statement, load_of, scan_of
+from notwice.stores.postgres.wire import decoded_rows, encoded
 from notwice.stores.shared import closed, refuse_repeated_names
 from notwice.stores.tables import page_of
 
-_R = TypeVar("_R")
 _T = TypeVar("_T")
 
 
 MIGRATION_S: Final = 600
 """How long a migration may take, in seconds: it may have to wait for others, and to make an index of much."""
 
-_DUMPERS: Final[Mapping[type, Any]] = {int: Int8BinaryDumper, str: StrBinaryDumper, list: ListBinaryDumper}
-"""One type for all values of a column, so that one plan fits them; binary, so that bytes go as they are."""
-
-
-class _Bounded(Connection[Any]):
-    """A connection on which no statement waits longer than until its deadline."""
-
-    deadline: float = 0
-
-    def wait(self, gen: PQGen[_R], interval: float = 0.1, timeout: float | None = None) -> _R:
-        """Wait for a statement, not beyond the deadline."""
-        return super().wait(gen, interval, max(self.deadline - time.monotonic(), 0) if timeout is None else timeout)
+_FINE = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
+_BINARY = (Format.BINARY,) * 16
 
 
 class Session:
@@ -66,10 +55,9 @@ class Session:
         self.warning: str | None = None
         milliseconds = place.timeout_ms
         try:
-            self.connection = _Bounded.connect(
+            self.connection: Connection[Any] = Connection.connect(
                 place.address,
                 autocommit=True,
-                prepare_threshold=0,
                 connect_timeout=max(2, round(place.timeout)),  # libpq takes no less than two seconds
                 tcp_user_timeout=milliseconds,
                 target_session_attrs="read-write",
@@ -77,16 +65,15 @@ class Session:
             )
         except Exception as error:
             raise translated(error, place) from error
-        for kind, dumper in _DUMPERS.items():
-            self.connection.adapters.register_dumper(kind, dumper)
         self.connection.add_notice_handler(self._warned)
-        self._cursor = RawCursor(self.connection)
+        self.deadline = time.monotonic() + place.timeout
+        self._prepared: dict[str, bytes] = {}
         self._poll = select.poll()
         self._poll.register(self.connection.fileno(), select.POLLIN)
 
     def run(self, flow: Generator[Statement, Rows, _T], deadline: float) -> _T:
         """Carry a conversation out."""
-        self.connection.deadline = deadline
+        self.deadline = deadline
         try:
             statement = next(flow)
             while True:
@@ -109,16 +96,38 @@ class Session:
             self.connection.close()
 
     def _rows(self, statement: Statement) -> Rows:
-        cursor = self._cursor
-        text: Any = statement.text  # put together of constants and checked names, which its type does not tell
-        cursor.execute(text, statement.parameters, prepare=statement.often, binary=True)
-        rows = cursor.fetchall() if cursor.description else ()
+        values = tuple(map(encoded, statement.parameters))
+        formats = _BINARY[: len(values)]
+        if statement.often:
+            name = self._prepared.get(statement.text) or self._prepare(statement.text)
+            self.connection.pgconn.send_query_prepared(name, values, formats, Format.BINARY)
+        else:
+            command = statement.text.encode()
+            self.connection.pgconn.send_query_params(command, values, None, formats, Format.BINARY)
+        result = self._result()
         if self.warning is not None:
             raise in_doubt(self.warning, self.place)
-        return rows
+        columns = range(result.nfields)
+        found = [[result.get_value(row, column) for column in columns] for row in range(result.ntuples)]
+        return decoded_rows([result.ftype(column) for column in columns], found)
+
+    def _prepare(self, text: str) -> bytes:
+        name = f"notwice_{len(self._prepared)}".encode()
+        self.connection.pgconn.send_prepare(name, text.encode())
+        self._result()
+        self._prepared[text] = name
+        return name
+
+    def _result(self) -> PGresult:
+        remaining = max(self.deadline - time.monotonic(), 0)
+        result: PGresult
+        (result,) = self.connection.wait(execute(self.connection.pgconn), timeout=remaining)
+        if result.status not in _FINE:
+            raise error_from_result(result)
+        return result
 
     def _told(self, error: Exception) -> Exception:
-        if time.monotonic() >= self.connection.deadline and getattr(error, "sqlstate", None) is None:
+        if time.monotonic() >= self.deadline and getattr(error, "sqlstate", None) is None:
             error = too_slow(self.place)
         return translated(error, self.place)
 
@@ -153,8 +162,9 @@ class PostgresStore:
 
     def _start_anew(self) -> None:
         self._idle: deque[Session] = deque()
-        self._free = threading.BoundedSemaphore(self._place.pool)
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._count = 0  # connections that are there, or on their way
+        self._waiting = 0
 
     def apply(self, ops: Sequence[Op]) -> Sequence[Reply]:
         """Carry out a batch that names no id twice, in one statement and one commit."""
@@ -162,8 +172,7 @@ class PostgresStore:
             refuse_repeated_names(ops)
             if not ops:
                 return []
-        with self._turn() as (session, deadline):
-            return session.run(applying(ops, self._place.dialect), deadline)
+        return self._carry_out(applying(ops, self._place.dialect))
 
     def scan(self, query: Query) -> Page:
         """Give one page of the records that `query` describes, oldest first, with those it can't decode."""
@@ -183,22 +192,20 @@ class PostgresStore:
 
     def findings(self) -> list[Finding]:
         """The server's settings that break promises."""
-        with self._turn() as (session, deadline):
-            return session.run(checking(), deadline)
+        return self._carry_out(checking())
 
     def close(self) -> None:
         """Close the connections; those in use are closed when they come back."""
-        with self._lock:
-            self._closed = True
+        self._closed = True
         self._drop_idle()
 
     def before_fork(self) -> None:
         """Let nobody change the pool while the process is copied."""
-        self._lock.acquire()
+        self._changed.acquire()
 
     def after_fork_in_parent(self) -> None:
         """Go on."""
-        self._lock.release()
+        self._changed.release()
 
     def after_fork_in_child(self) -> None:
         """Begin anew. The parent's connections are kept, never to be used: closed here, they would end there."""
@@ -208,66 +215,93 @@ class PostgresStore:
     # --- connections --------------------------------------------------------------------------------------------------
 
     def _ask(self, statement: Statement) -> Rows:
-        with self._turn() as (session, deadline):
-            return session.run(asking(statement), deadline)
+        return self._carry_out(asking(statement))
 
-    @contextmanager
-    def _turn(self) -> Generator[tuple[Session, float]]:
-        """A connection for one call, until its deadline."""
-        if self._closed:
-            raise closed()
+    def _carry_out(self, flow: Generator[Statement, Rows, _T]) -> _T:
+        """Have a conversation on a connection of its own, until its deadline."""
         deadline = time.monotonic() + self._place.timeout
-        free = self._free
-        if not free.acquire(timeout=self._place.timeout):
-            raise all_busy(self._place)
+        session = self._session(deadline)
         try:
-            session = self._session(deadline)
-            try:
-                yield session, deadline
-            except BaseException as error:
-                if not (isinstance(error, Exception) and is_harmless(error)):
-                    session.close()
-                    self._drop_idle()  # what ended one connection may have ended all of them
-                    raise
+            found = session.run(flow, deadline)
+        except BaseException as error:
+            if isinstance(error, Exception) and is_harmless(error):
                 self._give_back(session)
-                raise
-            self._give_back(session)
-        finally:
-            free.release()
+            else:
+                self._end(session)
+                self._drop_idle()  # what ended one connection may have ended all of them
+            raise
+        self._give_back(session)
+        return found
 
     def _session(self, deadline: float) -> Session:
-        with self._lock:
-            session = self._idle.pop() if self._idle else None
-        if session is not None and session.is_dead():
-            session.close()
+        if self._closed:
+            raise closed()
+        while True:
+            try:
+                session = self._idle.pop()
+            except IndexError:
+                found = self._wait_for_one(deadline)
+                if found is None:
+                    return self._connected(deadline)
+                session = found
+            if not session.is_dead():
+                return session
+            self._end(session)
             self._drop_idle()
-            session = None
-        return session or self._connected(deadline)
+
+    def _wait_for_one(self, deadline: float) -> Session | None:
+        """Wait for a connection that is given back; ``None``: open another one, which is counted already."""
+        with self._changed:
+            self._waiting += 1
+            try:
+                while True:
+                    with suppress(IndexError):  # whoever pops does so without the lock
+                        return self._idle.pop()
+                    if self._count < self._place.pool:
+                        self._count += 1
+                        return None
+                    if not self._changed.wait(deadline - time.monotonic()):
+                        raise all_busy(self._place)
+            finally:
+                self._waiting -= 1
 
     def _connected(self, deadline: float) -> Session:
-        session = Session(self._place)
+        place = self._place
+        session = None
         try:
-            place = self._place
+            session = Session(place)
             flow = opening(place.names, first=not self._opened.yet, timeout_ms=place.timeout_ms)
             heed(session.run(flow, deadline), safe=place.safe, shown=place.shown)
         except BaseException:
-            session.close()
+            self._end(session)
             raise
         self._opened.yet = True
         return session
 
     def _give_back(self, session: Session) -> None:
-        with self._lock:
-            if not self._closed:
-                self._idle.append(session)
-                return
-        session.close()
+        if self._closed:
+            self._end(session)
+            return
+        self._idle.append(session)
+        if self._waiting:
+            with self._changed:
+                self._changed.notify()
+
+    def _end(self, session: Session | None) -> None:
+        """Close a connection, and make room for another one."""
+        if session is not None:
+            session.close()
+        with self._changed:
+            self._count -= 1
+            self._changed.notify()
 
     def _drop_idle(self) -> None:
-        with self._lock:
-            idle, self._idle = self._idle, deque()
-        for session in idle:
-            session.close()
+        while True:
+            try:
+                session = self._idle.pop()
+            except IndexError:
+                return
+            self._end(session)
 
 
 def migrate(place: Place, *, dry_run: bool) -> Sequence[Migration]:
