@@ -2,7 +2,9 @@
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -53,6 +55,10 @@ class Broken:
             self.failed += 1
             raise self.error()
         return self.inner.execute(statement, *arguments)
+
+    @property
+    def in_transaction(self) -> bool:
+        return self.inner.in_transaction
 
     def error(self) -> sqlite3.OperationalError:
         error = sqlite3.OperationalError("planned")
@@ -414,6 +420,55 @@ def test_an_interrupted_batch_leaves_nothing_behind(store: SqliteStore, monkeypa
         with pytest.raises(KeyboardInterrupt):
             store.apply([Insert(new_record()), Insert(new_record("b"))])
     assert insert(store, new_record()).won
+
+
+@pytest.mark.parametrize("lost", [("-wal",), ("-shm",), ("-wal", "-shm")])
+def test_a_log_that_is_gone_is_missed(path: Path, store: SqliteStore, lost: Sequence[str]) -> None:
+    """P1, P6: without its log, processes would no longer see each other's records: every call is refused."""
+    record = finished("a")
+    insert(store, record)
+    for suffix in lost:
+        Path(f"{path}{suffix}").rename(f"{path}{suffix}.aside")
+    calls: list[Callable[[], object]] = [
+        lambda: insert(store, new_record("b")),
+        lambda: store.apply([Get(record.namespace, record.id)]),
+        lambda: store.scan(Query()),
+        lambda: store.purge(1),
+    ]
+    for call in calls:
+        with pytest.raises(StoreUnavailable, match="its log .* was removed"):
+            call()
+    for suffix in lost:
+        Path(f"{path}{suffix}.aside").rename(f"{path}{suffix}")
+    assert stored(store, record).key == "a"
+
+
+def test_closing_saves_what_only_a_removed_log_held(path: Path, store: SqliteStore) -> None:
+    """P1: acknowledged records are written to the file itself when the process whose log was removed ends."""
+    record = finished("a")
+    insert(store, record)
+    Path(f"{path}-wal").unlink()
+    with pytest.raises(StoreUnavailable, match="its log .* was removed"):
+        insert(store, record)
+    store.close()
+    with closing(SqliteStore(path)) as anew:
+        assert stored(anew, record).key == "a"
+
+
+def test_a_log_of_others_is_left_alone(path: Path, store: SqliteStore) -> None:
+    """P1: a process whose log was replaced does not write over, or remove, what newcomers have in theirs."""
+    insert(store, finished("a"))
+    for suffix in ("-wal", "-shm"):
+        Path(f"{path}{suffix}").unlink()
+    code = (
+        "import sys; from notwice.stores.sqlite import SqliteStore; from notwice.model import Insert\n"
+        "from notwice.testing.conformance.records import new_record\n"
+        "store = SqliteStore(sys.argv[1]); store.apply([Insert(new_record('newcomer'))]); store.close()"
+    )
+    subprocess.run([sys.executable, "-c", code, str(path)], check=True, timeout=60)  # noqa: S603 - our own code
+    store.close()
+    with closing(SqliteStore(path)) as anew:
+        assert stored(anew, new_record("newcomer")).key == "newcomer"
 
 
 def test_a_file_that_is_gone_is_missed(path: Path, store: SqliteStore) -> None:

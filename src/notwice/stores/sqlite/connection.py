@@ -50,17 +50,17 @@ _KEEPS_ITS_CONNECTION = frozenset({*_BUSY, sqlite3.SQLITE_FULL})
 _making = threading.Lock()
 
 
-def primary_code(error: Exception) -> int:
+def primary_code(error: BaseException) -> int:
     """SQLite's code without its details; 0 for an error of Python's own."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
-def is_busy(error: Exception) -> bool:
+def is_busy(error: BaseException) -> bool:
     """Whether somebody else held a lock: nothing was done, and it may be tried again."""
     return primary_code(error) in _BUSY
 
 
-def breaks_the_connection(error: Exception) -> bool:
+def breaks_the_connection(error: BaseException) -> bool:
     """Whether what this connection holds in memory may no longer be what is on disk."""
     return primary_code(error) not in _KEEPS_ITS_CONNECTION
 
@@ -176,13 +176,14 @@ def _check_tables(connection: sqlite3.Connection, path: Path) -> bool:
 
 
 def _create_tables(connection: sqlite3.Connection, path: Path) -> None:
-    connection.execute(schema.BEGIN)
     try:
+        connection.execute(schema.BEGIN)
         if not _check_tables(connection, path):  # else another process has just made them
             for statement in schema.CREATE:
                 connection.execute(statement)
             connection.execute(f"INSERT INTO {schema.TABLE_OF_VERSION} VALUES (?)", (schema.VERSION,))  # noqa: S608 - a constant
         connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        with suppress(sqlite3.Error):  # the first error says more
+            connection.execute("ROLLBACK")
         raise
