@@ -15,7 +15,7 @@ Where neither tells, because a rival's commit or a purge came between two statem
 was done for it, and asking again shows the rival.
 
 In a batch, rows are written in the order of their names, the updates before the inserts, so that few wait in a circle;
-who does is undone as a whole by the server, and sent again.
+who does is undone as a whole by the server, and sent again. A record of some size goes by itself.
 
 Each call is one round trip. MariaDB is sent one compound statement, MySQL several in one packet. Values are written as
 hexadecimal literals of bytes and as whole numbers, so nothing in them can be taken for SQL.
@@ -62,12 +62,21 @@ GIVEN: Final = (
 )
 """What is given for each write, in this order. ``created_ms`` and ``written_ms`` of NULL are the server's time."""
 
+ROW_BYTES_MAX: Final = 32 * 1024
+"""How long the literals of a write may be that is sent as one row of many.
+
+MariaDB cuts longer values: where rows of literals are united, it keeps but the last sixteen bits of a value's length,
+in the strictest mode, and without a word. Therefore, too, a row that came so is written only if its record is sound.
+"""
+
 _GIVEN_ROWS: Final = {name: f"given.{name}" for name in GIVEN} | {"table": "{table}", "rows": "{rows}"}
 _FOUND: Final = f"{NOW}, name, etag, created_ms, written_ms, IF(etag IN (<mine>), NULL, record)"
 
 _PARTS: Final[Mapping[str, str]] = {
     "<found>": _FOUND,
     "<sound>": _SOUND,
+    "<sound found>": _SOUND.replace("record", "found.record"),
+    "<sound given>": _SOUND.replace("record", "given.record"),
     "<now>": NOW,
     "<rows>": "({rows}) AS given",
     "<columns>": ", ".join(_NAMED),
@@ -97,8 +106,16 @@ LOOK: Final = _made(
 INSERT: Final = _made(
     """
     INSERT INTO {table} (<columns>)
+    SELECT <values> FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM {table} AS seen WHERE seen.name = {name})
+    ON DUPLICATE KEY UPDATE name = {table}.name
+    """
+)
+
+INSERT_ALL: Final = _made(
+    """
+    INSERT INTO {table} (<columns>)
     SELECT <values> FROM <rows>
-    WHERE NOT EXISTS (SELECT 1 FROM {table} AS seen WHERE seen.name = given.name)
+    WHERE NOT EXISTS (SELECT 1 FROM {table} AS seen WHERE seen.name = given.name) AND <sound given>
     ON DUPLICATE KEY UPDATE name = {table}.name
     """
 ).format_map(_GIVEN_ROWS)
@@ -109,9 +126,8 @@ UPDATE: Final = _made("UPDATE {table} SET <set> WHERE name = {name} AND etag = {
 UPDATE_ALL: Final = _made(
     """
     UPDATE <rows> STRAIGHT_JOIN {table} AS found ON found.name = given.name
-    SET <set found> WHERE found.etag = given.expected_etag AND <sound>
-    """,
-    sound=_SOUND.replace("record", "found.record"),
+    SET <set found> WHERE found.etag = given.expected_etag AND <sound found> AND <sound given>
+    """
 ).format_map(_GIVEN_ROWS)
 
 # One insert on MariaDB: whichever branch is taken gives the row.

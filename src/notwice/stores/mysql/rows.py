@@ -14,8 +14,10 @@ from notwice.stores.mysql.dialect import (
     ETAGS,
     GIVEN,
     INSERT,
+    INSERT_ALL,
     LOOK,
     NOW,
+    ROW_BYTES_MAX,
     SCAN,
     UNRESOLVED,
     UPDATE,
@@ -85,14 +87,11 @@ def given_of(
 
 
 def packets_of(asked: Sequence[Asked], bytes_max: int) -> Iterator[Sequence[Asked]]:
-    """The operations in parts, each of which fits into a packet, in their order.
-
-    Raises `StoreUnavailable` for an operation that fits into none: then nothing was sent, for none of them.
-    """
+    """The operations in parts, each of which fits into a packet, in their order; one of some size goes by itself."""
     part: list[Asked] = []
-    size = 0
+    size = 0  # of the part
     for each in asked:
-        if part and size + each.size > bytes_max:
+        if part and (max(part[-1].size, each.size) > ROW_BYTES_MAX or size + each.size > bytes_max):
             yield part
             part, size = [], 0
         part.append(each)
@@ -119,16 +118,17 @@ def text_of(asked: Sequence[Asked], table: str, *, compound: bool) -> str:
     etags = ", ".join(given[_ETAG] for given in (*inserts, *swaps))
     names = ", ".join(literal(each.digest) for each in asked)
     look = LOOK.format(table=table, names=names, etags=etags or "NULL")
-    if not etags:
-        return look
-    statements = [look]
-    if inserts:
-        statements.insert(0, INSERT.format(table=table, rows=rows_of(inserts)))
-    if len(swaps) == 1:
-        statements.insert(0, UPDATE.format(table=table, **named(swaps[0])))
-    elif swaps:
-        statements.insert(0, UPDATE_ALL.format(table=table, rows=rows_of(swaps)))
-    return transaction(statements, compound=compound)
+    writes = [*_writes(swaps, table, UPDATE, UPDATE_ALL), *_writes(inserts, table, INSERT, INSERT_ALL)]
+    return transaction([*writes, look], compound=compound) if writes else look
+
+
+def _writes(given: Sequence[Sequence[str]], table: str, *statements: str) -> Iterator[str]:
+    """The statement that writes what is given: the first for one, the second for many, none for nothing."""
+    one, many = statements
+    if len(given) == 1:
+        yield one.format(table=table, **named(given[0]))
+    elif given:
+        yield many.format(table=table, rows=rows_of(given))
 
 
 def named(given: Sequence[str]) -> Mapping[str, str]:
@@ -136,16 +136,24 @@ def named(given: Sequence[str]) -> Mapping[str, str]:
     return dict(zip(GIVEN, given, strict=True))
 
 
-def load_of(views: Sequence[RecordView], table: str, *, compound: bool) -> str:
-    """The SQL that takes in records of another store. Gives the (name, etag) that were there before, and then."""
-    digests = [digest_of((view.record.namespace, view.record.id)) for view in views]
-    rows = sorted(
-        given_of(digest, view.record, written_ms=view.written_ms) for digest, view in zip(digests, views, strict=True)
+def loading_of(views: Sequence[RecordView]) -> list[Asked]:
+    """Records of another store as inserts, in the order in which they are carried out."""
+    return sorted(
+        Asked(
+            digest := digest_of((view.record.namespace, view.record.id)),
+            place,
+            Insert(view.record),
+            given_of(digest, view.record, written_ms=view.written_ms),
+        )
+        for place, view in enumerate(views)
     )
-    names = ", ".join(map(literal, digests))
-    insert = INSERT.format(table=table, rows=rows_of(rows))
-    etags = ETAGS.format(table=table, names=names)
-    return transaction([etags, insert, etags], compound=compound)
+
+
+def load_of(asked: Sequence[Asked], table: str, *, compound: bool) -> str:
+    """The SQL that takes in records of another store. Gives the (name, etag) that were there before, and then."""
+    etags = ETAGS.format(table=table, names=", ".join(literal(each.digest) for each in asked))
+    writes = _writes([each.given for each in asked], table, INSERT, INSERT_ALL)
+    return transaction([etags, *writes, etags], compound=compound)
 
 
 # --- replies ----------------------------------------------------------------------------------------------------------

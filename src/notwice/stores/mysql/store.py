@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Final, TypeVar
 
 from notwice.errors import StoreUnavailable
-from notwice.model import Get, Op, Page, Query, RecordView, Reply
+from notwice.model import Get, Insert, Op, Page, Query, RecordView, Reply
 from notwice.stores.findings import Finding, heed
 from notwice.stores.mysql.dialect import EXPIRED, PURGE, literal
 from notwice.stores.mysql.opening import opened
@@ -17,15 +17,15 @@ from notwice.stores.mysql.place import Busy, Place, Undone, is_harmless, locked
 from notwice.stores.mysql.rows import (
     Asked,
     asked_of,
-    digest_of,
     load_of,
+    loading_of,
     packets_of,
     refuse_too_large,
     replies_to,
     scan_of,
     text_of,
 )
-from notwice.stores.mysql.session import Rows, Session
+from notwice.stores.mysql.session import Session
 from notwice.stores.pool import Pool
 from notwice.stores.shared import KeyLocked, name_of, refuse_repeated_names
 from notwice.stores.tables import answer_while_locked, page_of
@@ -98,10 +98,14 @@ class MysqlStore:
 
     def load(self, views: Sequence[RecordView]) -> Sequence[bool]:
         """Take in records of another store with their times, some in each commit."""
-        stored: list[bool] = []
-        for start in range(0, len(views), LOADED_MAX):
-            stored += self._loaded(views[start : start + LOADED_MAX])
-        return stored
+        stored: set[int] = set()
+        with self._pool.turn() as session:
+            asked = loading_of(views)
+            refuse_too_large(asked, session.packet_max)
+            for start in range(0, len(asked), LOADED_MAX):
+                for part in packets_of(asked[start : start + LOADED_MAX], session.packet_max):
+                    stored |= self._loaded(session, part)
+        return [place in stored for place in range(len(views))]
 
     def findings(self) -> list[Finding]:
         """The server's settings that break promises."""
@@ -167,16 +171,13 @@ class MysqlStore:
             return self._dropped(session, [name])
         return 0
 
-    def _loaded(self, views: Sequence[RecordView]) -> Sequence[bool]:
-        with self._pool.turn() as session:
-            text = load_of(views, self._table, compound=session.compound)
-            before, after = self._patiently(session, lambda: session.ask_all(text))
-        names = [digest_of((view.record.namespace, view.record.id)) for view in views]
-        return [
-            name not in _etags(before) and _etags(after).get(name) == view.record.etag
-            for name, view in zip(names, views, strict=True)
-        ]
-
-
-def _etags(rows: Rows) -> dict[bytes, bytes]:
-    return dict(rows)  # type: ignore[arg-type]  # two columns make a pair
+    def _loaded(self, session: Session, asked: Sequence[Asked]) -> set[int]:
+        """Load one packet, and give the places of what was stored."""
+        text = load_of(asked, self._table, compound=session.compound)
+        rows = self._patiently(session, lambda: session.ask_all(text))
+        before, after = (dict[bytes, bytes](found) for found in rows)  # type: ignore[arg-type]  # rows of two columns
+        return {
+            each.place
+            for each in asked
+            if isinstance(each.op, Insert) and each.digest not in before and after[each.digest] == each.op.record.etag
+        }
