@@ -23,13 +23,14 @@ from notwice import (
 )
 from notwice.model import Get, Insert, Op, Record, Reply, State, Swap
 from notwice.stores.postgres import place as settings
+from notwice.stores.postgres.async_store import AsyncPostgresStore
 from notwice.stores.postgres.flows import ASKED_MAX, Undone, applying
 from notwice.stores.postgres.place import Place, place_of
 from notwice.stores.postgres.rows import statement_of
 from notwice.stores.postgres.store import PostgresStore
 from notwice.stores.shared import KeyLocked
 from notwice.stores.urls import parsed
-from notwice.testing.conformance.records import followed, insert, new_record, one, stored, swap
+from notwice.testing.conformance.records import finished, followed, insert, new_record, one, stored, swap
 from tests.engines.postgres import PostgresServer
 
 WAIT_S = 20
@@ -301,3 +302,86 @@ def test_a_replay_writes_nothing(system_postgres: PostgresServer, where: Place, 
         assert not store.apply(batch)[0].won
         assert not swap(store, followed(record), b"another").won
     assert state() == before
+
+
+# --- expiry -----------------------------------------------------------------------------------------------------------
+
+
+def count(server: PostgresServer, where: Place) -> int:
+    with server.connect() as connection:
+        (found,) = connection.execute(f"SELECT count(*) FROM {where.names.records}").fetchone() or (0,)
+    return int(found)
+
+
+@pytest.mark.parametrize("face", ["threads", "tasks"])
+async def test_expired_records_do_not_pile_up(system_postgres: PostgresServer, face: str) -> None:
+    """C42: nobody purges, and still the table holds no more than a few hundred expired records."""
+    where = place(system_postgres)
+    blocking, native = PostgresStore(where), AsyncPostgresStore(where)
+    for batch in range(30):
+        ops = [Insert(finished(f"{batch}-{number}", retention_ms=1)) for number in range(100)]
+        await (native.apply(ops) if face == "tasks" else asyncio.to_thread(blocking.apply, ops))
+    assert count(system_postgres, where) <= 1_000
+    await native.close()
+    blocking.close()
+
+
+@pytest.mark.slow
+def test_many_expired_records(system_postgres: PostgresServer, where: Place, store: PostgresStore) -> None:
+    """C42: a hundred thousand expired records leave in bounded steps, and claims go on meanwhile."""
+    record = finished("model", retention_ms=1)
+    insert(store, record)
+    with system_postgres.connect() as connection:
+        connection.execute(
+            f"INSERT INTO {where.names.records} SELECT 'idem_' || number, namespace, etag, scope, state, released,"
+            " lease_ms, created_ms, written_ms, expires_ms, checksum, record"
+            f" FROM {where.names.records}, generate_series(1, 100000) AS number"
+        )
+    with ThreadPoolExecutor(1) as pool:
+        purging = pool.submit(lambda: list(iter(lambda: store.purge(5_000), 0)))
+        claimed = 0
+        while not purging.done():
+            assert one(store, Insert(new_record(f"new-{claimed}"))).won
+            claimed += 1
+    assert max(purging.result()) == 5_000
+    assert claimed > len(purging.result()), "a claim does not wait for a purge"
+    assert count(system_postgres, where) == claimed
+
+
+def test_ten_callers_at_an_expired_record(system_postgres: PostgresServer) -> None:
+    """C42: of ten who find an expired record that nobody has dropped yet, one begins anew."""
+    with Guard.open(system_postgres.url()) as guard, ThreadPoolExecutor(10) as pool:
+        done = guard.begin("s", "k", request=1, policy=Policy(retention=0.001))
+        assert isinstance(done, Operation)
+        done.complete(1)
+        outcomes = list(pool.map(lambda _: guard.begin("s", "k", request=2), range(10)))
+    (owner,) = (outcome for outcome in outcomes if isinstance(outcome, Operation))
+    assert owner.attempt == 1
+    assert sum(isinstance(outcome, InProgress) for outcome in outcomes) == 9
+
+
+def test_names_that_look_alike(system_postgres: PostgresServer) -> None:
+    """C28, T11, T21: keys that differ in case, blanks or accents are different, and the longest ones fit."""
+    keys = [
+        "Ab",
+        "aB",
+        "ab",
+        "Ab ",
+        " Ab",
+        "stra\u00dfe",
+        "strasse",
+        "caf\u00e9",
+        "cafe\u0301",
+        "%",
+        "'; --",
+        "k" * 255,
+    ]
+    with Guard.open(system_postgres.url()) as guard:
+        for key in keys:
+            begun = guard.begin(("s" * 200, "\U0001f511" * 200), key, namespace="\u65e5" * 200, request=key)
+            assert isinstance(begun, Operation)
+            begun.complete(key)
+        for key in keys:
+            again = guard.begin(("s" * 200, "\U0001f511" * 200), key, namespace="\u65e5" * 200, request=key)
+            assert isinstance(again, Replay)
+            assert again.result == key

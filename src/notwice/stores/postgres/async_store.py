@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]  # it ships none
 
+from notwice.errors import StoreUnavailable
 from notwice.model import Op, Page, Query, Reply
 from notwice.stores.findings import heed
 from notwice.stores.forks import stand_still_at_forks
@@ -31,6 +32,7 @@ from notwice.stores.postgres.place import (
 from notwice.stores.postgres.rows import Statement, scan_of
 from notwice.stores.postgres.store import PostgresStore
 from notwice.stores.shared import closed, refuse_repeated_names
+from notwice.stores.sweeping import SWEPT_MAX, Sweeping
 from notwice.stores.tables import page_of
 
 _T = TypeVar("_T")
@@ -125,6 +127,7 @@ class AsyncPostgresStore:
     def __init__(self, place: Place) -> None:
         self._place = place
         self._opened = Opened()
+        self._sweeping = Sweeping()
         self._closed = False
         self._blocking = PostgresStore(place, self._opened)
         self._stranded: list[object] = []
@@ -147,7 +150,11 @@ class AsyncPostgresStore:
             if not ops:
                 return []
         async with self._turn() as (session, deadline):
-            return await session.run(applying(ops, self._place.dialect), deadline)
+            replies = await session.run(applying(ops, self._place.dialect), deadline)
+        if self._sweeping.is_due(ops, replies):
+            with suppress(StoreUnavailable):  # what was asked for is done
+                await self.purge(SWEPT_MAX)
+        return replies
 
     async def scan(self, query: Query) -> Page:
         """Give one page of the records that `query` describes, oldest first, with those it can't decode."""

@@ -16,6 +16,7 @@ from psycopg.generators import execute
 from psycopg.pq import ExecStatus, Format
 from psycopg.pq.abc import PGresult
 
+from notwice.errors import StoreUnavailable
 from notwice.model import Op, Page, Query, RecordView, Reply
 from notwice.stores.findings import Finding, heed
 from notwice.stores.forks import stand_still_at_forks
@@ -35,6 +36,7 @@ from notwice.stores.postgres.place import (
 from notwice.stores.postgres.rows import Statement, load_of, scan_of
 from notwice.stores.postgres.wire import decoded_rows, encoded
 from notwice.stores.shared import closed, refuse_repeated_names
+from notwice.stores.sweeping import SWEPT_MAX, Sweeping
 from notwice.stores.tables import page_of
 
 _T = TypeVar("_T")
@@ -155,6 +157,7 @@ class PostgresStore:
     def __init__(self, place: Place, opened: Opened | None = None) -> None:
         self._place = place
         self._opened = opened or Opened()
+        self._sweeping = Sweeping()
         self._closed = False
         self._stranded: list[object] = []
         self._start_anew()
@@ -172,7 +175,11 @@ class PostgresStore:
             refuse_repeated_names(ops)
             if not ops:
                 return []
-        return self._carry_out(applying(ops, self._place.dialect))
+        replies = self._carry_out(applying(ops, self._place.dialect))
+        if self._sweeping.is_due(ops, replies):
+            with suppress(StoreUnavailable):  # what was asked for is done
+                self.purge(SWEPT_MAX)
+        return replies
 
     def scan(self, query: Query) -> Page:
         """Give one page of the records that `query` describes, oldest first, with those it can't decode."""
