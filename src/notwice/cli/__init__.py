@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 from notwice import Guard, __version__
-from notwice.cli import commands, schema, transfer
+from notwice.cli import commands, doctor, schema, transfer
 from notwice.cli.arguments import FINE, REFUSED, UNAVAILABLE, USAGE, parser
 from notwice.cli.output import printable
 from notwice.errors import ForceRequired, InvalidKey, NotwiceError, StoreUnavailable
@@ -62,6 +62,8 @@ def _on_a_store(said: argparse.Namespace) -> int:
             return _between_stores(url, said)
         if said.command == "migrate":
             return _migrate(url, said)
+        if said.command == "doctor":
+            return _doctor(url, said)
         with _open(_of_a_store(url, reads=True), said.command) as guard:
             return commands.ON_A_STORE[said.command](guard, said)
     except commands.Misused as error:
@@ -105,6 +107,18 @@ def _between_stores(url: str | None, said: argparse.Namespace) -> int:
 def _migrate(url: str | None, said: argparse.Namespace) -> int:
     try:
         return schema.carry_out(_of_a_store(url, is_there=False), said)
+    except (ValueError, ImportError) as error:
+        raise commands.Misused(str(error)) from error
+
+
+def _doctor(url: str | None, said: argparse.Namespace) -> int:
+    place = _of_a_store(url)
+    if parsed(place).scheme == "file":
+        raise commands.Refused(
+            "A JSON file belongs to the one process that has it open; there is no server to examine."
+        )
+    try:
+        return doctor.carry_out(place, said)
     except (ValueError, ImportError) as error:
         raise commands.Misused(str(error)) from error
 

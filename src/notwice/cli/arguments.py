@@ -69,7 +69,7 @@ def parser() -> Parser:
         epilog=STATUSES + "\nThe store of every command is --store URL or the variable NOTWICE_STORE.",
     )
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for add in (_serve, _demo, _ls, _show, _resolve, _release, _purge, _import, _export, _migrate, _version):
+    for add in (_serve, _demo, _ls, _show, _resolve, _release, _purge, _import, _export, _migrate, _doctor, _version):
         add(commands)
     return top
 
@@ -213,6 +213,18 @@ def _migrate(commands: Commands) -> None:
     )
     _store(migrate)
     migrate.add_argument("--dry-run", action="store_true", help="change nothing; print the SQL that would be run")
+
+
+def _doctor(commands: Commands) -> None:
+    doctor = commands.add_parser(
+        "doctor",
+        help="try a store's promises, and read the settings that could break them",
+        description="Claim, replay, fence and purge probes of its own, measure the round trips, compare the clocks, "
+        "and judge the server's settings.",
+        epilog=STATUSES,
+    )
+    _store(doctor)
+    doctor.add_argument("--json", action="store_true", help="one JSON object")
 
 
 def _version(commands: Commands) -> None:

@@ -1,12 +1,17 @@
 """Concurrent callers share trips and commits.
 
 Whoever comes while nothing is under way leads: it carries out its own call at once, in its own thread, and nothing but
-that. Whoever comes meanwhile is pending. When a leader is done it hands the lead to the first thread that is pending,
-which carries out all that is pending as one batch, its own call among it. Where only event loops wait, the lead goes
-to one worker thread. So alone nobody waits for company, and in company batches grow by themselves while a commit runs.
+that. Whoever comes meanwhile is pending. When a leader is done it calls the first thread that is pending, which takes
+the lead and carries out all that is pending as one batch, its own call among it. Where only event loops wait, one
+worker thread is called. So alone nobody waits for company, and in company batches grow by themselves while a commit
+runs.
 
 A batch names an id once. A call that names an id of a batch, or of a call that has to wait, waits for the next batch,
 so that the operations on one id are carried out in the order in which they came. Nothing is reported before the commit.
+
+A caller may be interrupted anywhere. The lead ends with one plain store, which can't be. All that comes after it, those
+still to be told and the next one to be called, can be done by anybody and twice: by whoever comes, by those who wait,
+who look around `WATCHES` times within their time-out, and by the timers of the loops.
 """
 
 from __future__ import annotations
@@ -36,23 +41,39 @@ from notwice.stores.calls import (
     share_out,
     take,
 )
+from notwice.stores.findings import Finding
 from notwice.stores.forks import stand_still_at_forks
+from notwice.stores.interrupts import take_lock
 from notwice.stores.port import Loads, Store
 from notwice.stores.shared import KeyLocked, closed, refuse_repeated_names
 
 T = TypeVar("T")
 
 
+class _Lead:
+    """The right to use the store. Who is in `Batching._leader` has it for as long as it is held."""
+
+    __slots__ = ("held",)
+
+    def __init__(self, *, held: bool = True) -> None:
+        self.held = held
+
+
 class _ThreadCall(Call):
     """A call whose caller waits in a thread of its own."""
 
-    __slots__ = ("leads", "wake")
+    __slots__ = ("called", "wake")
 
     def __init__(self, ops: Sequence[Op]) -> None:
         super().__init__(ops)
-        self.leads = False  # its caller has the lead, or is to take it
+        self.called = False  # its caller was called to lead, or has taken the lead by itself
         self.wake = threading.Lock()
         self.wake.acquire()
+
+    def wake_up(self) -> None:
+        """Have its caller look around. Doing so twice is harmless."""
+        with suppress(RuntimeError):  # it is awake
+            self.wake.release()
 
 
 class Batching:
@@ -82,11 +103,14 @@ class Batching:
 
     def _start_anew(self) -> None:
         self._lock = threading.Lock()
-        self._led = False
+        self._leader = _Lead(held=False)
+        self._called = False  # somebody was called to lead, and has not begun yet
         self._pending: deque[_ThreadCall | LoopCall] = deque()
         self._threads: deque[_ThreadCall] = deque()  # those of `_pending`, and some that are no longer
         self._under_way: Sequence[_ThreadCall | LoopCall] = ()
-        self._watched: set[asyncio.AbstractEventLoop] = set()
+        self._awaited: set[LoopCall] = set()
+        self._watched: dict[asyncio.AbstractEventLoop, float] = {}  # when the timer of each loop is due
+        self._resting: list[bool] = []
         self._drained = threading.Event()
         self._worker: _Worker | None = None
 
@@ -99,21 +123,23 @@ class Batching:
         """Carry out a batch that names no id twice, in company or alone."""
         if len(ops) != 1:
             refuse_repeated_names(ops)
+        lead = _Lead()
         call: _ThreadCall | None = None
-        with self._lock:
-            self._check_open()
-            if self._led:
-                call = _ThreadCall(ops)
-                self._append(call)
-                self._threads.append(call)
-            else:
-                self._led = True
-        if call is not None:
-            return self._follow(call)
         try:
-            return self._store.apply(ops)
+            with self._lock:
+                self._check_open()
+                if self._leader.held or self._pending:
+                    call = _ThreadCall(ops)
+                    self._append(call)
+                else:
+                    self._leader = lead
+            return self._store.apply(ops) if call is None else self._follow(call, lead)
         finally:
-            self._hand_on()
+            lead.held = False
+            if call is not None:
+                call.given_up = True
+            if call is None or call.called:  # in this order: who is called once it has given up is not relied on
+                self._hand_on()
 
     def scan(self, query: Query) -> Page:
         """Give one page of the store."""
@@ -129,10 +155,15 @@ class Batching:
             raise NotImplementedError("this store takes in no records of another one")
         return self._store.load(views)
 
+    def findings(self) -> list[Finding]:
+        """What could break a promise among the settings of the server behind; nothing where there are none."""
+        find: Callable[[], list[Finding]] | None = getattr(self._store, "findings", None)
+        return [] if find is None else find()
+
     def close(self) -> None:
         """Carry out what is pending, then close the store and end the worker thread."""
         with self._lock:
-            busy = self._led
+            busy = self._leader.held or bool(self._pending)
             self._closed = True
         if busy:
             self._drained.wait(self._timeout)
@@ -142,11 +173,13 @@ class Batching:
 
     def before_fork(self) -> None:
         """Let nobody change what is pending while the process is copied."""
-        self._lock.acquire()
+        take_lock(self._lock, -1, self._resting)
 
     def after_fork_in_parent(self) -> None:
         """Go on."""
-        self._lock.release()
+        resting, self._resting = self._resting, []
+        if True in resting:
+            self._lock.release()
 
     def after_fork_in_child(self) -> None:
         """Begin anew: what was pending, and the worker, are the parent's."""
@@ -161,26 +194,30 @@ class Batching:
     def _append(self, call: _ThreadCall | LoopCall) -> None:
         if len(self._pending) >= self._pending_max:
             raise StoreUnavailable(f"{len(self._pending)} calls are waiting for the store already; nothing was done")
+        if isinstance(call, _ThreadCall):
+            self._threads.append(call)
         self._pending.append(call)
+        if not self._leader.held and not self._called:
+            self._call_next()
 
-    def _follow(self, call: _ThreadCall) -> Sequence[Reply]:
+    def _follow(self, call: _ThreadCall, lead: _Lead) -> Sequence[Reply]:
         """Wait for the answer, or for the lead."""
-        try:
-            if not call.wake.acquire(timeout=self._timeout) and self._gives_up(call):
-                raise call.too_late(self._timeout)
-            while call.leads and not call.answered:
-                with suppress(Exception):  # each caller is told, this one below
+        late = time.monotonic() + self._timeout
+        while not call.answered:
+            call.wake.acquire(timeout=self._timeout / WATCHES)
+            if call.answered:
+                break
+            if self._takes(lead, call):
+                while not call.answered:
                     self._lead_batch()
-            return call.result()
-        finally:
-            call.given_up = not call.answered  # only if interrupted
-            if call.leads:
-                self._hand_on()
+            elif time.monotonic() >= late and self._gives_up(call):
+                raise call.too_late(self._timeout)
+        return call.result()
 
     def _gives_up(self, call: _ThreadCall | LoopCall) -> bool:
-        """Stop waiting for an answer; not so if it, or the lead, has just come."""
+        """Stop waiting for an answer; not so if it has just come."""
         with self._lock:
-            call.given_up = not call.answered and not (isinstance(call, _ThreadCall) and call.leads)
+            call.given_up = not call.answered
             return call.given_up
 
     async def apply_async(self, ops: Sequence[Op]) -> Sequence[Reply]:
@@ -188,37 +225,48 @@ class Batching:
         if len(ops) != 1:
             refuse_repeated_names(ops)
         call = LoopCall(ops)
-        with self._lock:
-            self._check_open()
-            self._append(call)
-            if not self._led:
-                self._led = True
-                self._in_worker(self._serve)
-        if call.loop not in self._watched:
-            self._watched = {loop for loop in self._watched if not loop.is_closed()} | {call.loop}
-            self._watch_later(call.loop)
         try:
+            with self._lock:
+                self._check_open()
+                self._have_watched(call)
+                self._append(call)
             await call.future
         finally:
-            call.given_up = not call.answered
+            call.given_up = True
+            self._awaited.discard(call)
         return call.result()
 
+    def _have_watched(self, call: LoopCall) -> None:
+        """See to it that the loop of `call` has a timer. One that is long overdue was interrupted."""
+        self._awaited.add(call)
+        due = self._watched.get(call.loop)
+        if due is None or due < call.since - self._timeout:
+            self._watch_later(call.loop)
+        if due is None:
+            for loop in [loop for loop in self._watched if loop.is_closed()]:
+                del self._watched[loop]
+            self._awaited.difference_update([each for each in self._awaited if each.loop.is_closed()])
+
     def _watch_later(self, loop: asyncio.AbstractEventLoop) -> None:
-        loop.call_later(self._timeout / WATCHES, self._watch, loop)
+        pause = self._timeout / WATCHES
+        loop.call_later(pause, self._watch, loop)
+        self._watched[loop] = time.monotonic() + pause
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """Refuse what a loop has waited for too long. One timer for all of its calls, as long as there are any."""
+        self._hand_on()
         with self._lock:
-            everyone = (*self._under_way, *self._pending)
-            calls = [call for call in everyone if isinstance(call, LoopCall) and call.is_awaited_in(loop)]
+            calls = [call for call in self._awaited if call.loop is loop]
             if not calls:
-                self._watched.discard(loop)
+                self._watched.pop(loop, None)
                 return
+            self._watch_later(loop)
         late = time.monotonic() - self._timeout
         for call in calls:
-            if call.since <= late and self._gives_up(call) and not call.future.done():
+            if call.answered:
+                call.settle()
+            elif call.since <= late and self._gives_up(call) and not call.future.done():
                 call.future.set_exception(call.too_late(self._timeout))
-        self._watch_later(loop)
 
     async def run_in_worker(self, job: Callable[[], T]) -> T:
         """Run a call of the store in the worker thread, for a task."""
@@ -230,23 +278,28 @@ class Batching:
 
     # --- leading ------------------------------------------------------------------------------------------------------
 
+    def _takes(self, lead: _Lead, call: _ThreadCall | None = None) -> bool:
+        """Take the lead, for the caller of `call` or for the worker, unless somebody has it or `call` is answered."""
+        with self._lock:
+            if self._leader.held or (call is not None and call.answered):
+                return False
+            if call is not None:
+                call.called = True
+            self._leader = lead
+            self._called = False
+            self._tell_those_left()
+        return call is None or not call.answered
+
     def _lead_batch(self) -> None:
         """Carry out one batch of what is pending. If it meets a locked key, each call by itself."""
         with self._lock:
-            batch = self._under_way = take(self._pending, self._batch_max)
-        if self._carry_out(batch):
-            return
-        left = deque(batch)
-        try:
-            while left:
-                self._under_way = tuple(left)
-                with suppress(Exception):  # its caller is told
-                    self._carry_out([left.popleft()])
-        finally:
-            if left:  # interrupted
-                self._answer(
-                    left, (), StoreUnavailable("the thread that was to carry this out ended; nothing was done")
-                )
+            pending = self._pending.copy()
+            batch = take(pending, self._batch_max)
+            self._pending, self._under_way = pending, batch
+        if not self._carry_out(batch):
+            for call in batch:
+                self._carry_out([call])
+        self._under_way = ()
 
     def _carry_out(self, batch: Sequence[_ThreadCall | LoopCall]) -> bool:
         """Carry out a batch and answer its callers. If it met a locked key and can be split, nobody is answered."""
@@ -256,53 +309,64 @@ class Batching:
             if isinstance(error, KeyLocked) and len(batch) > 1:
                 return False
             self._answer(batch, (), error)
-            raise
-        self._answer(batch, replies, None)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            self._answer(batch, replies, None)
         return True
 
     def _answer(
-        self, batch: Iterable[_ThreadCall | LoopCall], replies: Sequence[Reply], error: BaseException | None
+        self, batch: Sequence[_ThreadCall | LoopCall], replies: Sequence[Reply], error: BaseException | None
     ) -> None:
-        """Give each call of a batch its part, and wake its caller: a loop once for all its tasks."""
-        loops: dict[asyncio.AbstractEventLoop, list[LoopCall]] = {}
+        """Give each call of a batch its part, and wake its caller."""
         with self._lock:
             share_out(batch, replies, error)
+        _wake(batch)
+
+    def _tell_those_left(self) -> None:
+        """Answer those whom an interrupted leader left behind. To be called with the lock, while nobody leads them."""
+        if self._under_way:
+            error = StoreUnavailable("the thread that carried this out was interrupted; its outcome is not known")
+            share_out([call for call in self._under_way if not call.answered], (), error)
+            _wake(self._under_way)
             self._under_way = ()
-        for call in batch:
-            if isinstance(call, LoopCall):
-                loops.setdefault(call.loop, []).append(call)
-            elif not call.leads:
-                call.wake.release()
-        for loop, calls in loops.items():
-            with suppress(RuntimeError):  # that loop is closed, and nobody waits in it
-                loop.call_soon_threadsafe(settle, calls)
 
     def _hand_on(self) -> None:
-        """Give the lead to the first thread that is pending, else to the worker if tasks are, else to nobody."""
+        """Unless somebody leads, have the next one do so: the first thread that is pending, or else the worker."""
         with self._lock:
-            while self._threads:
-                call = self._threads.popleft()
-                if not call.taken and not call.given_up:
-                    call.leads = True
-                    call.wake.release()
-                    return
-            if self._pending:
-                self._in_worker(self._serve)
+            if self._leader.held:
                 return
-            self._led = False
-            if self._closed:
+            self._tell_those_left()
+            if self._pending:
+                self._call_next()
+            elif self._closed:
                 self._drained.set()
+
+    def _call_next(self) -> None:
+        while self._threads:
+            call = self._threads[0]
+            if not call.taken:
+                call.called = True
+                if not call.given_up:  # in this order: who gives up now sees that it was called
+                    call.wake_up()
+                    self._called = True
+                    return
+            self._threads.popleft()
+        self._in_worker(self._serve)
+        self._called = True
 
     def _serve(self) -> None:
         """Lead for one batch, in the worker thread."""
+        lead = _Lead()
         try:
-            with suppress(Exception):  # each caller has been told
+            if self._takes(lead):
                 self._lead_batch()
         finally:
+            lead.held = False
             self._hand_on()
 
     def _in_worker(self, job: Callable[[], None]) -> None:
-        if self._worker is None:
+        if self._worker is None or not self._worker.alive:
             self._worker = _Worker(self)
         self._worker.jobs.put(job)
 
@@ -341,8 +405,13 @@ class _Worker:
     def __init__(self, owner: Batching) -> None:
         self.jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread = threading.Thread(target=_work, args=(self.jobs,), name="notwice-store", daemon=True)
-        self._thread.start()
         weakref.finalize(owner, self.jobs.put, None).atexit = False
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs jobs."""
+        return self._thread.is_alive()
 
     def stop(self, timeout: float) -> None:
         """End the thread after the jobs that it has, and wait up to `timeout` seconds for that."""
@@ -353,8 +422,22 @@ class _Worker:
 
 def _work(jobs: SimpleQueue[Callable[[], None] | None]) -> None:
     while (job := jobs.get()) is not None:
-        job()
+        with suppress(BaseException):  # thrown into a thread that is nobody's; who waits for the job was told, or looks
+            job()
         del job  # it may hold the last reference to the store
+
+
+def _wake(batch: Iterable[_ThreadCall | LoopCall]) -> None:
+    """Wake the callers of a batch: a loop once for all its tasks."""
+    loops: dict[asyncio.AbstractEventLoop, list[LoopCall]] = {}
+    for call in batch:
+        if isinstance(call, LoopCall):
+            loops.setdefault(call.loop, []).append(call)
+        else:
+            call.wake_up()
+    for loop, calls in loops.items():
+        with suppress(RuntimeError):  # that loop is closed, and nobody waits in it
+            loop.call_soon_threadsafe(settle, calls)
 
 
 def _run(job: Callable[[], T], future: Future[T]) -> None:
