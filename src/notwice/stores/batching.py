@@ -72,8 +72,10 @@ class _ThreadCall(Call):
 
     def wake_up(self) -> None:
         """Have its caller look around. Doing so twice is harmless."""
-        with suppress(RuntimeError):  # it is awake
+        try:  # noqa: SIM105 - on the hot path
             self.wake.release()
+        except RuntimeError:  # it is awake
+            pass
 
 
 class Batching:
@@ -245,7 +247,7 @@ class Batching:
         if due is None:
             for loop in [loop for loop in self._watched if loop.is_closed()]:
                 del self._watched[loop]
-            self._awaited.difference_update([each for each in self._awaited if each.loop.is_closed()])
+            self._awaited.difference_update([each for each in tuple(self._awaited) if each.loop.is_closed()])
 
     def _watch_later(self, loop: asyncio.AbstractEventLoop) -> None:
         pause = self._timeout / WATCHES
@@ -256,7 +258,7 @@ class Batching:
         """Refuse what a loop has waited for too long. One timer for all of its calls, as long as there are any."""
         self._hand_on()
         with self._lock:
-            calls = [call for call in self._awaited if call.loop is loop]
+            calls = [call for call in tuple(self._awaited) if call.loop is loop]
             if not calls:
                 self._watched.pop(loop, None)
                 return
@@ -287,7 +289,8 @@ class Batching:
                 call.called = True
             self._leader = lead
             self._called = False
-            self._tell_those_left()
+            if self._under_way:
+                self._tell_those_left()
         return call is None or not call.answered
 
     def _lead_batch(self) -> None:
@@ -325,18 +328,19 @@ class Batching:
 
     def _tell_those_left(self) -> None:
         """Answer those whom an interrupted leader left behind. To be called with the lock, while nobody leads them."""
-        if self._under_way:
-            error = StoreUnavailable("the thread that carried this out was interrupted; its outcome is not known")
-            share_out([call for call in self._under_way if not call.answered], (), error)
-            _wake(self._under_way)
-            self._under_way = ()
+        error = StoreUnavailable("the thread that carried this out was interrupted; its outcome is not known")
+        share_out([call for call in self._under_way if not call.answered], (), error)
+        _wake(self._under_way)
+        self._under_way = ()
 
     def _hand_on(self) -> None:
         """Unless somebody leads, have the next one do so: the first thread that is pending, or else the worker."""
         with self._lock:
             if self._leader.held:
                 return
-            self._tell_those_left()
+            self._called = False
+            if self._under_way:
+                self._tell_those_left()
             if self._pending:
                 self._call_next()
             elif self._closed:
