@@ -22,7 +22,7 @@ ESCAPED = "p%40ss%2Fw%C3%B6rd"
 SETUP = f"""
 CREATE DATABASE {DATABASE};
 CREATE USER 'notwice'@'127.0.0.1' IDENTIFIED BY 'p@ss/wörd';
-GRANT ALL ON *.* TO 'notwice'@'127.0.0.1';
+GRANT ALL ON *.* TO 'notwice'@'127.0.0.1' WITH GRANT OPTION;
 """
 
 

@@ -18,6 +18,7 @@ from notwice.stores.mysql.place import Place, Undone, place_of
 from notwice.stores.mysql.rows import asked_of, digest_of, text_of
 from notwice.stores.mysql.store import TRIES_MAX, MysqlStore
 from notwice.stores.shared import KeyLocked
+from notwice.stores.sweeping import INSERTS_PER_SWEEP
 from notwice.stores.urls import parsed
 from notwice.testing.conformance.records import (
     at_once,
@@ -343,6 +344,16 @@ def test_purge_goes_round_what_is_locked(mariadb: MariadbServer, where: Place, s
         assert store.purge(10) == 2
         assert isinstance(get(store, records[0]).record, Record)
     assert store.purge(10) == 1
+
+
+def test_expired_records_do_not_pile_up(mariadb: MariadbServer, where: Place, store: MysqlStore) -> None:
+    """C42, C43: after some hundred new records, the expired ones leave by themselves."""
+    for number in range(3):
+        put_long_ago(store, finished(f"old-{number}", retention_ms=1))
+    for start in range(0, INSERTS_PER_SWEEP, 64):
+        store.apply([Insert(new_record(str(number))) for number in range(start, start + 64)])
+    ((count,),) = fetched(mariadb, f"SELECT COUNT(*) FROM {where.names.records}")
+    assert count == INSERTS_PER_SWEEP
 
 
 # --- rivals that commit in between ------------------------------------------------------------------------------------

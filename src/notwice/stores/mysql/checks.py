@@ -44,6 +44,18 @@ def _asynchronous(settings: Settings) -> bool:
     return settings.get("replicas", "0") != "0" and not waits
 
 
+def _is_replica(settings: Settings) -> bool:
+    return bool(settings.get("replica_of"))
+
+
+def _has_no_transactions(settings: Settings) -> bool:
+    return settings.get("engine", "InnoDB").lower() != "innodb"
+
+
+def _logs_statements(settings: Settings) -> bool:
+    return _logs(settings) and settings.get("binlog_format", "").upper() == "STATEMENT"
+
+
 def _small(settings: Settings) -> bool:
     return int(settings.get("max_allowed_packet", PACKET_MIN)) < PACKET_MIN
 
@@ -82,7 +94,7 @@ _RULES: Final = (
     ),
     _Rule(
         "replica_of",
-        lambda settings: bool(settings.get("replica_of")),
+        _is_replica,
         "this server is a replica: what it shows may be old, and what it takes the primary does not know",
         "Name the primary in the URL",
     ),
@@ -94,7 +106,7 @@ _RULES: Final = (
     ),
     _Rule(
         "engine",
-        lambda settings: settings.get("engine", "InnoDB").lower() != "innodb",
+        _has_no_transactions,
         "the table has no transactions, and is not safe after a crash",
         "ALTER TABLE … ENGINE = InnoDB",
     ),
@@ -106,7 +118,7 @@ _RULES: Final = (
     ),
     _Rule(
         "binlog_format",
-        lambda settings: _logs(settings) and _is("binlog_format", "STATEMENT")(settings),
+        _logs_statements,
         "the server refuses these writes, for statements alone do not say what they did",
         "Set it to ROW",
     ),

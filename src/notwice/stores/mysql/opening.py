@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from notwice.errors import StoreUnavailable
+from notwice.errors import StoreUnavailable, UnsupportedRecord
 from notwice.stores.migrations import ABSENT, Migration, Version, pending, refuse_newer
 from notwice.stores.mysql.dialect import literal
 from notwice.stores.mysql.migrations import Names, steps_of
@@ -37,9 +37,14 @@ def found_version(session: Session, names: Names) -> Version:
 def opened(session: Session, names: Names, *, first: bool) -> None:
     """Make the tables if there are none, the `first` time. Raises `StoreUnavailable` if there are none any longer.
 
-    Tables that go later don't come back by themselves: what was in them would count as absent.
+    Tables that go later don't come back by themselves: what was in them would count as absent. All that is wrong is a
+    `StoreUnavailable` here: a guard knows no other error of a call.
     """
-    if found_version(session, names) != ABSENT:
+    try:
+        found = found_version(session, names)
+    except UnsupportedRecord as error:
+        raise StoreUnavailable(str(error)) from error
+    if found != ABSENT:
         return
     if not first:
         raise StoreUnavailable(f"the table {names.table} is gone; restart this process if that is meant")

@@ -28,6 +28,7 @@ from notwice.stores.mysql.rows import (
 from notwice.stores.mysql.session import Session
 from notwice.stores.pool import Pool
 from notwice.stores.shared import KeyLocked, name_of, refuse_repeated_names
+from notwice.stores.sweeping import SWEPT_MAX, Sweeping
 from notwice.stores.tables import answer_while_locked, page_of
 
 _T = TypeVar("_T")
@@ -57,6 +58,7 @@ class MysqlStore:
         self._place = place
         self._table = place.names.records
         self._opened = False
+        self._sweeping = Sweeping()
         self._pool = Pool(
             self._connected, is_harmless=is_harmless, size=place.pool, timeout=place.timeout, shown=place.shown
         )
@@ -67,17 +69,11 @@ class MysqlStore:
             refuse_repeated_names(ops)
             if not ops:
                 return []
-        replies: dict[int, Reply] = {}
-        waiting = asked_of(ops)
-        with self._pool.turn() as session:
-            refuse_too_large(waiting, session.packet_max)
-            for _ in range(TRIES_MAX):
-                for asked in packets_of(waiting, session.packet_max):
-                    replies |= self._carried_out(session, asked, alone=not replies)
-                waiting = [each for each in waiting if each.place not in replies]
-                if not waiting:
-                    return [replies[place] for place in range(len(ops))]
-        raise StoreUnavailable(f"others changed a record {TRIES_MAX} times while it was asked for; try again")
+        replies = self._applied(ops)
+        if self._sweeping.is_due(ops, replies):
+            with suppress(StoreUnavailable):  # what was asked for is done
+                self.purge(SWEPT_MAX)
+        return replies
 
     def scan(self, query: Query) -> Page:
         """Give one page of the records that `query` describes, oldest first, with those it can't decode."""
@@ -130,6 +126,19 @@ class MysqlStore:
             raise
         self._opened = True
         return session
+
+    def _applied(self, ops: Sequence[Op]) -> Sequence[Reply]:
+        replies: dict[int, Reply] = {}
+        waiting = asked_of(ops)
+        with self._pool.turn() as session:
+            refuse_too_large(waiting, session.packet_max)
+            for _ in range(TRIES_MAX):
+                for asked in packets_of(waiting, session.packet_max):
+                    replies |= self._carried_out(session, asked, alone=not replies)
+                waiting = [each for each in waiting if each.place not in replies]
+                if not waiting:
+                    return [replies[place] for place in range(len(ops))]
+        raise StoreUnavailable(f"others changed a record {TRIES_MAX} times while it was asked for; try again")
 
     def _carried_out(self, session: Session, asked: Sequence[Asked], *, alone: bool) -> dict[int, Reply]:
         """Send one packet and give its replies. Not `alone`: another packet of the batch has been committed."""
