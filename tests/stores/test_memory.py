@@ -2,12 +2,14 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
+from random import Random
 from typing import Any, NoReturn
 
 import pytest
 
 from notwice.errors import StoreUnavailable
-from notwice.model import Get, Insert, Query, Record, RecordView, Released, State
+from notwice.model import Get, Insert, Op, Query, Record, RecordView, Released, State, Swap
 from notwice.stores.memory import AsyncMemoryStore, MemoryStore
 from notwice.testing import VirtualClock
 from notwice.testing.conformance.records import finished, followed, get, insert, new_record, swap
@@ -153,6 +155,37 @@ def test_a_store_that_is_told_to_refuse_does() -> None:
     assert swap(store, finished("first"), first.etag).won
     assert store.apply([Insert(new_record("third"))])[0].won
     assert kept(store) == {"second", "third"}
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_a_batch_that_is_refused_leaves_nothing_behind(seed: int) -> None:
+    """P9: a full store refuses a batch as a whole or not at all, and refuses none that it has room for."""
+    random = Random(seed)
+    records = [new_record(str(number)) for number in range(6)]
+    chosen = [random.choice(records)._replace(state=random.choice([*State])) for _ in range(5)]
+    store, other = (MemoryStore(VirtualClock(), records_max=3, when_full="refuse") for _ in range(2))
+    for each in (store, other):
+        for record in chosen:
+            with suppress(StoreUnavailable):
+                each.apply([Insert(record)])
+    ops: list[Op] = []
+    for record in random.sample(records, 5):
+        changed = followed(record, state=random.choice([*State]))
+        ops.append(random.choice([Insert(changed), Swap(changed, record.etag), Get(record.namespace, record.id)]))
+    before = dict(store._kept)
+    named = {(record.namespace, record.id) for record in records} & store._droppable.keys()
+    try:
+        store.apply(ops)
+    except StoreUnavailable:
+        assert store._kept == before
+        try:
+            for op in ops:
+                other.apply([op])
+        except StoreUnavailable:
+            return
+        assert named - other._kept.keys(), "there was room, and nothing that the batch names had to leave"
+    else:
+        assert len(store._kept) <= 3
 
 
 @pytest.mark.parametrize("options", [{"records_max": 0}, {"records_max": -1}, {"when_full": "drop"}])

@@ -15,9 +15,10 @@ from itertools import islice
 from typing import Final, Literal
 
 from notwice.errors import StoreUnavailable
-from notwice.model import Get, Insert, Op, Page, Query, Record, RecordView, Reply
+from notwice.model import Get, Insert, Op, Page, Query, Record, RecordView, Reply, Swap
 from notwice.stores.clocks import Moment, SystemStoreClock, TrustedClock
 from notwice.stores.forks import stand_still_at_forks
+from notwice.stores.interrupts import take_lock
 from notwice.stores.port import Store, StoreClock
 from notwice.stores.shared import (
     Name,
@@ -70,6 +71,7 @@ class MemoryStore:
         self._records_max = records_max
         self._refuses = when_full == "refuse"
         self._lock = threading.Lock()
+        self._resting: list[bool] = []
         self._closed = False
         self._kept: dict[Name, _Kept] = {}
         self._deadlines: list[tuple[int, Name]] = []  # a heap; may hold some that are no longer right
@@ -78,7 +80,10 @@ class MemoryStore:
         stand_still_at_forks(self)
 
     def apply(self, ops: Sequence[Op]) -> Sequence[Reply]:
-        """Carry out a batch that names no id twice. Raises `StoreUnavailable` when closed, or full and refusing."""
+        """Carry out a batch that names no id twice.
+
+        Raises `StoreUnavailable` when closed, or full and refusing. Then nothing was done, for none of the operations.
+        """
         alone = len(ops) == 1
         if not alone:
             refuse_repeated_names(ops)
@@ -86,6 +91,8 @@ class MemoryStore:
             if self._closed:
                 raise closed()
             moment = self._clock.read()
+            if self._refuses and not alone:
+                self._refuse_without_room(ops)
             carry_out = self._carry_out
             replies = [carry_out(ops[0], moment)] if alone else [carry_out(op, moment) for op in ops]
             deadlines = self._deadlines
@@ -125,15 +132,18 @@ class MemoryStore:
 
     def before_fork(self) -> None:
         """Let no change be under way while the process is copied."""
-        self._lock.acquire()
+        take_lock(self._lock, -1, self._resting)
 
     def after_fork_in_parent(self) -> None:
         """Go on."""
-        self._lock.release()
+        resting, self._resting = self._resting, []
+        if True in resting:
+            self._lock.release()
 
     def after_fork_in_child(self) -> None:
         """Go on with a copy: what either process writes from now on, the other one does not see."""
         self._lock = threading.Lock()
+        self._resting = []
 
     def _now(self) -> Moment:
         if self._closed:
@@ -170,21 +180,22 @@ class MemoryStore:
         now_ms, stamp_ms, boot_ms, boot_id = moment
         if not record.created_ms:
             record = stamped(record, stamp_ms)
-        self._kept[name] = (record, stamp_ms, boot_ms, boot_id)
         after_ms = record.expires_after_ms
+        if self._records_max is not None:  # first: if this is interrupted, no open record is among those
+            self._droppable.pop(name, None)
+        self._kept[name] = (record, stamp_ms, boot_ms, boot_id)
         if after_ms is not None:
             heappush(self._deadlines, (stamp_ms + after_ms, name))
             if len(self._deadlines) > 2 * len(self._kept) + _DEADLINES_SPARE:
                 self._forget_old_deadlines()
-        if self._records_max is not None:
-            self._droppable.pop(name, None)
-            if record.terminal or after_ms is not None:
-                self._droppable[name] = None
+        if self._records_max is not None and _may_leave(record):
+            self._droppable[name] = None
         return reply_of((True, record, stamp_ms, now_ms, 0))
 
     def _forget_old_deadlines(self) -> None:
-        self._deadlines = [(due, name) for name, kept in self._kept.items() if (due := _deadline_ms(kept)) is not None]
-        heapify(self._deadlines)
+        deadlines = [(due, name) for name, kept in self._kept.items() if (due := _deadline_ms(kept)) is not None]
+        heapify(deadlines)
+        self._deadlines = deadlines
 
     def _sweep(self, moment: Moment, limit: int) -> int:
         gone = 0
@@ -201,15 +212,39 @@ class MemoryStore:
         while len(self._kept) >= records_max and self._droppable:
             self._drop(next(iter(self._droppable)))
         if self._refuses and len(self._kept) >= records_max:
-            raise StoreUnavailable(
-                f"all of the {records_max} records that this store may keep are open operations; "
-                "finish some, raise records_max, or use a store on disk"
-            )
+            raise _full(records_max)
+
+    def _refuse_without_room(self, ops: Sequence[Op]) -> None:
+        """Raise before anything of a batch is done if there may be no room for one of its new records.
+
+        There is room for a new record as long as fewer than `records_max` are open, for all others may leave. A record
+        that the batch names, and that may leave to make room for one before it, is counted as new.
+        """
+        if self._records_max is None:
+            return
+        open_ones = len(self._kept) - len(self._droppable)
+        spare = self._records_max - len(self._kept)
+        evicts = False
+        for op in ops:
+            if isinstance(op, Get):
+                continue
+            name = (op.record.namespace, op.record.id)
+            kept = self._kept.get(name)
+            leaves = name in self._droppable
+            if isinstance(op, Swap):
+                if kept is not None and kept[0].etag == op.expected_etag:
+                    open_ones += leaves - _may_leave(op.record)
+            elif kept is None or (leaves and evicts):
+                if open_ones >= self._records_max:
+                    raise _full(self._records_max)
+                open_ones += not _may_leave(op.record)
+                spare -= 1
+                evicts = spare < 0
 
     def _drop(self, name: Name) -> None:
-        del self._kept[name]
-        self._droppable.pop(name, None)
         self._order = None
+        self._kept.pop(name, None)  # it is gone already if this was interrupted before
+        self._droppable.pop(name, None)
 
     def _matching(self, query: Query, moment: Moment) -> Iterator[RecordView]:
         if self._order is None:
@@ -259,6 +294,17 @@ def open_url(url: StoreUrl) -> MemoryStore:
 def open_async_url(url: StoreUrl) -> AsyncMemoryStore:
     """Make the store of ``memory://`` for event loops."""
     return AsyncMemoryStore(open_url(url))
+
+
+def _may_leave(record: Record) -> bool:
+    return record.terminal or record.expires_after_ms is not None
+
+
+def _full(records_max: int) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"all of the {records_max} records that this store may keep are open operations; "
+        "finish some, raise records_max, or use a store on disk"
+    )
 
 
 def _found(kept: _Kept | None, moment: Moment) -> Reply:
