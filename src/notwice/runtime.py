@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import weakref
 from collections.abc import Generator
 from functools import partial
@@ -22,8 +23,13 @@ ETAG_BYTES: Final = 16
 _R = TypeVar("_R")
 
 
-new_etag: Final[NewEtag] = partial(os.urandom, ETAG_BYTES)
-"""128 bits from the system's random source; safe after a fork."""
+new_etag: Final[NewEtag] = partial(os.getrandom if sys.platform == "linux" else os.urandom, ETAG_BYTES)
+"""128 bits from the system's random source. They are asked for each time: copies of a process or of a machine, made
+with bytes in store, would all use the same.
+
+On Linux by `os.getrandom`, which keeps the interpreter's lock for the half microsecond that it takes; `os.urandom`
+gives it to another thread, and gets it back only after that one's turn.
+"""
 
 
 class Runtime:
