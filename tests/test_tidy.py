@@ -136,6 +136,9 @@ NEED_AN_EXTRA = {
     "testing",
     "demo",
     "__main__",
+    "stores.mysql.opening",
+    "stores.mysql.session",
+    "stores.mysql.store",
     "stores.postgres.async_store",
     "stores.postgres.store",
 }
