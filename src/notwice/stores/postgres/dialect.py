@@ -82,7 +82,8 @@ SELECT coalesce(won, false), coalesce(due, false), now_ms, created_ms, written_m
 FROM clock LEFT JOIN seen ON true LEFT JOIN written ON true
 """
 
-# A get has no record, and neither it nor an insert expects an etag.
+# A get has no record, and neither it nor an insert expects an etag. Rows that were seen are found again by their spot
+# in the table; a version of the row that a rival has put elsewhere meanwhile is not the one that was expected.
 BATCH: Final = """
 WITH {clock},
     wanted AS MATERIALIZED (
@@ -95,15 +96,15 @@ WITH {clock},
         )
     ),
     seen AS MATERIALIZED (
-        SELECT place, found.created_ms, found.written_ms, found.record,
+        SELECT place, found.ctid AS spot, found.created_ms, found.written_ms, found.record,
             found.etag = wanted.expected_etag AND sha256(found.record) = found.checksum AS due
         FROM wanted JOIN {table} AS found USING (id, namespace)
     ),
     locked AS MATERIALIZED (
-        SELECT place, id, namespace
-        FROM seen JOIN wanted USING (place) JOIN {table} AS found USING (id, namespace)
+        SELECT place, spot
+        FROM seen JOIN wanted USING (place) JOIN {table} AS found ON found.ctid = seen.spot
         WHERE due AND found.etag = wanted.expected_etag
-        ORDER BY id, namespace
+        ORDER BY wanted.id, wanted.namespace
         FOR UPDATE OF found
     ),
     swapped AS (
@@ -113,7 +114,7 @@ WITH {clock},
             written_ms = now_ms, expires_ms = now_ms + nullif(wanted.expires_after_ms, {never}),
             checksum = wanted.checksum, record = wanted.record
         FROM clock, locked JOIN wanted USING (place)
-        WHERE found.id = locked.id AND found.namespace = locked.namespace
+        WHERE found.ctid = locked.spot
             AND found.etag = wanted.expected_etag AND sha256(found.record) = found.checksum
         RETURNING place, true AS won
     ),
