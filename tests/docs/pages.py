@@ -20,7 +20,7 @@ from typing import NamedTuple
 from notwice import AsyncGuard, Guard
 from tests.sources import ROOT
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAPERS = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
 
 FRAGMENT = re.compile(r"<!-- fragment: (?P<reason>.+) -->")

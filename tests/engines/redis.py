@@ -14,7 +14,7 @@ from pathlib import Path
 
 import redis
 
-from tests.engines.private import START_S, Server, missing, server_folder
+from tests.engines.private import GROUP, START_S, USER, Server, missing, server_folder
 
 REDIS, VALKEY = "redis", "valkey"
 KINDS = [REDIS, VALKEY]
@@ -115,21 +115,25 @@ def answers(port: int) -> bool:
     return False
 
 
-def _server(program: Path, folder: Path, port: int, settings: Sequence[str]) -> RedisServer:
+def server_in(
+    folder: Path, program: Path, port: int, settings: Sequence[str], *, own_user: bool = False
+) -> RedisServer:
+    """A server whose data lie below a folder. Somebody must kill it."""
     data = folder / str(port)
-    data.mkdir()
-    if os.geteuid() == 0:
-        shutil.chown(data, "nobody", "nogroup")
+    data.mkdir(exist_ok=True)
+    if os.geteuid() == 0 and not own_user:
+        shutil.chown(data, USER, GROUP)
     given = ["--port", str(port), "--bind", "127.0.0.1", "--dir", str(data)]
-    return RedisServer([str(program), *given, *settings], port=port, log=data / "log", answers=answers)
+    command = [str(program), *given, *settings]
+    return RedisServer(command, port=port, log=data / "log", answers=answers, own_user=own_user)
 
 
 @contextmanager
 def redis_server(kind: str, settings: Sequence[str] = SAFE) -> Iterator[RedisServer]:
     """A server of its own. It is killed in the end."""
     with server_folder() as folder, ExitStack() as stack:
-        program = _reachable(programs(kind)[0], folder)
-        server = _server(program, folder, free_ports(1)[0], settings)
+        program = reachable(programs(kind)[0], folder)
+        server = server_in(folder, program, free_ports(1)[0], settings)
         stack.callback(server.kill)
         yield server
 
@@ -138,12 +142,12 @@ def redis_server(kind: str, settings: Sequence[str] = SAFE) -> Iterator[RedisSer
 def redis_cluster(kind: str, settings: Sequence[str] = (), *, node_timeout_ms: int = 2_000) -> Iterator[Cluster]:
     """Six nodes that have found each other. They are killed in the end."""
     with server_folder() as folder, ExitStack() as stack:
-        program, command_line = (_reachable(each, folder) for each in programs(kind))
+        program, command_line = (reachable(each, folder) for each in programs(kind))
         nodes = []
         for port in free_ports(NODES):
             cluster = ["--cluster-enabled", "yes", "--cluster-port", str(bus_of(port))]
             cluster += ["--cluster-node-timeout", str(node_timeout_ms)]
-            nodes.append(_server(program, folder, port, [*SAFE, *cluster, *settings]))
+            nodes.append(server_in(folder, program, port, [*SAFE, *cluster, *settings]))
             stack.callback(nodes[-1].kill)
         addresses = [f"127.0.0.1:{node.port}" for node in nodes]
         make = [str(command_line), "--cluster", "create", *addresses, "--cluster-replicas", "1", "--cluster-yes"]
@@ -169,7 +173,7 @@ def _is_at_rest(node: RedisServer) -> bool:
     return bool(paired) and b"cluster_state:ok" in state
 
 
-def _reachable(program: Path, folder: Path) -> Path:
+def reachable(program: Path, folder: Path) -> Path:
     """A copy of a program where the server's user can run it."""
     copy = folder / program.name
     shutil.copyfile(program, copy)

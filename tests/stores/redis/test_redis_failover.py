@@ -53,8 +53,9 @@ def own_cluster() -> Iterator[Cluster]:
 class Claims:
     """Threads that claim one key after the other until the store fails; what was acknowledged is kept."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, enough: int = CLAIMS_MIN) -> None:
         self.acknowledged: list[Record] = []
+        self._count = enough
         self.enough = threading.Event()
         self._store = open_store(url)
         self._threads = [threading.Thread(target=self._claim, args=(number,)) for number in range(WRITERS)]
@@ -75,7 +76,7 @@ class Claims:
                 record = new_record(f"{writer}-{number}")
                 assert self._store.apply([Insert(record)])[0].won
                 self.acknowledged.append(record)
-                if len(self.acknowledged) >= CLAIMS_MIN:
+                if len(self.acknowledged) >= self._count:
                     self.enough.set()
 
 
