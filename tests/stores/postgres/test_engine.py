@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -30,7 +30,7 @@ from notwice.stores.postgres.rows import statement_of
 from notwice.stores.postgres.store import PostgresStore
 from notwice.stores.shared import KeyLocked
 from notwice.stores.urls import parsed
-from notwice.testing.conformance.records import finished, followed, insert, new_record, one, stored, swap
+from notwice.testing.conformance.records import at_once, finished, followed, insert, new_record, one, stored, swap
 from tests.engines.postgres import PostgresServer
 
 WAIT_S = 20
@@ -171,20 +171,23 @@ def test_a_deadlock_is_repeated() -> None:
 def test_batches_of_the_same_keys_in_any_order(where: Place) -> None:
     """T22: many batches on the same keys, in different orders, from several stores at once: no deadlock, no error."""
     stores = [PostgresStore(where) for _ in range(4)]
-    records = [new_record(f"{number:02}") for number in range(40)]
     insert(stores[0], new_record("first"))
+    for round_ in range(12):
+        records = [new_record(f"{round_}-{number:03}") for number in range(120)]
 
-    def claim(number: int) -> int:
-        mine = [Insert(record._replace(attempt=number)) for record in (records if number % 2 else records[::-1])]
-        return sum(reply.won for reply in stores[number].apply(mine))
+        def in_some_order(rival: int, records: Sequence[Record] = records) -> Sequence[Record]:
+            return records if rival % 2 else records[::-1]
 
-    def take(number: int) -> int:
-        order = records if number % 2 else records[::-1]
-        return sum(reply.won for reply in stores[number].apply([Swap(followed(each), each.etag) for each in order]))
+        def claim(rival: int) -> int:
+            claims: list[Op] = [Insert(each._replace(attempt=rival)) for each in in_some_order(rival)]
+            return sum(reply.won for reply in stores[rival].apply(claims))
 
-    with ThreadPoolExecutor(4) as pool:
-        assert sum(pool.map(claim, range(4))) == len(records)
-        assert sum(pool.map(take, range(4))) == len(records)
+        def take(rival: int) -> int:
+            swaps: list[Op] = [Swap(followed(each), each.etag) for each in in_some_order(rival)]
+            return sum(reply.won for reply in stores[rival].apply(swaps))
+
+        assert sum(at_once(4, claim)) == len(records)
+        assert sum(at_once(4, take)) == len(records)
     for each in stores:
         each.close()
 
