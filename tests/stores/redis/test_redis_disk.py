@@ -19,6 +19,7 @@ from notwice import StoreUnavailable
 from notwice.model import Insert
 from notwice.stores import open_async_store, open_store
 from notwice.testing.conformance.records import get, insert, new_record, stored
+from tests.engines.claims import Claims, missing_in
 from tests.engines.private import server_folder
 from tests.engines.redis import (
     REDIS,
@@ -31,7 +32,6 @@ from tests.engines.redis import (
     redis_server,
     server_in,
 )
-from tests.stores.redis.test_redis_failover import Claims, missing_in
 from tests.stores.test_power_cut import Disk, why_not
 
 CUTS = 20

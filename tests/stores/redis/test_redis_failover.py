@@ -1,6 +1,5 @@
 """What survives: killed servers, replicas that are behind, fail-overs, slots that move."""
 
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -15,6 +14,7 @@ from notwice.stores import open_store
 from notwice.stores.port import Store
 from notwice.stores.redis.rows import Keys
 from notwice.testing.conformance.records import get, insert, new_record
+from tests.engines.claims import Claims, missing_in
 from tests.engines.redis import (
     REDIS,
     SAFE,
@@ -27,8 +27,6 @@ from tests.engines.redis import (
     wait_until,
 )
 
-WRITERS = 4
-CLAIMS_MIN = 300
 HASTY = Policy(lease=60, store_timeout=3)
 PATIENT = Policy(lease=60, store_timeout=3, wait=20)
 
@@ -50,48 +48,9 @@ def own_cluster() -> Iterator[Cluster]:
         yield cluster
 
 
-class Claims:
-    """Threads that claim one key after the other until the store fails; what was acknowledged is kept."""
-
-    def __init__(self, url: str, *, enough: int = CLAIMS_MIN) -> None:
-        self.acknowledged: list[Record] = []
-        self._count = enough
-        self.enough = threading.Event()
-        self._store = open_store(url)
-        self._threads = [threading.Thread(target=self._claim, args=(number,)) for number in range(WRITERS)]
-        for thread in self._threads:
-            thread.start()
-
-    def join(self) -> list[Record]:
-        for thread in self._threads:
-            thread.join(30)
-        self._store.close()
-        return self.acknowledged
-
-    def _claim(self, writer: int) -> None:
-        number = 0
-        with suppress(StoreUnavailable):
-            while True:
-                number += 1
-                record = new_record(f"{writer}-{number}")
-                assert self._store.apply([Insert(record)])[0].won
-                self.acknowledged.append(record)
-                if len(self.acknowledged) >= self._count:
-                    self.enough.set()
-
-
 def run(client: Any, *command: object) -> Any:
     """Run a command for which redis-py has no types."""
     return client.execute_command(*command)
-
-
-def missing_in(store: Store, records: Sequence[Record]) -> int:
-    """How many of the records are not there as they were acknowledged."""
-    replies = store.apply([Get(record.namespace, record.id) for record in records])
-    return sum(
-        not isinstance(reply.record, Record) or reply.record.etag != record.etag
-        for reply, record in zip(replies, records, strict=True)
-    )
 
 
 @pytest.mark.parametrize("kind", [REDIS, VALKEY])

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from notwice import Guard, InProgress, Operation, StoreUnavailable, UnsupportedRecord
+from notwice import Guard, InProgress, Operation, UnsupportedRecord
 from notwice.model import Get, Insert, Query, RecordView, Released, State, Unreadable
 from notwice.stores import open_async_store, open_store
 from notwice.stores.port import Store
@@ -149,8 +149,10 @@ def test_what_is_not_ours(store: Store, one_redis: RedisServer, value: bytes) ->
         assert any(isinstance(item, Unreadable) for item in store.scan(Query()).items) == bool(value)
         client.delete(key_of("k"))
         client.hset(key_of("k"), "a", "b")
-        with pytest.raises(StoreUnavailable, match="WRONGTYPE"):
-            get(store, new_record("k"))
+        replies = store.apply([Insert(new_record("before")), Insert(new_record("k")), Insert(new_record("after"))])
+        assert [reply.won for reply in replies] == [True, False, True], "it is nobody else's trouble"
+        assert isinstance(replies[1].record, Unreadable)
+        assert client.type(key_of("k")) == b"hash"
 
 
 def test_a_newer_record_stops_a_guard(store: Store, one_redis: RedisServer) -> None:

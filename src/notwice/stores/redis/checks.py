@@ -162,15 +162,20 @@ def judged(facts: Facts) -> list[Finding]:
     ]
 
 
-def looked_at(routes: Routes, *, replicas: int) -> Flow[list[Finding]]:
-    """Ask every node that owns records for its settings, and say what they mean: each finding once."""
+def looked_at(routes: Routes, *, replicas: int, thorough: bool) -> Flow[list[Finding]]:
+    """Ask every node that owns records for its settings, and say what they mean: each finding once.
+
+    A node that gives no answer is passed over, unless it is the only one or the look is to be `thorough`.
+    """
     yield from routes_known(routes)
     commands = [*(("CONFIG", "GET", name) for name in SETTINGS), ("INFO", "replication")]
     answers = yield Exchange(dict.fromkeys(routes.owners(), commands))
     found: dict[str, Finding] = {}
     for address, said in answers.items():
         if isinstance(said, Lost):
-            raise unanswered(said, address)
+            if thorough or len(answers) == 1:
+                raise unanswered(said, address)
+            continue
         facts = {"wait": str(replicas), **_settings(said[:-1]), **_info(said[-1])}
         found |= {finding.name: finding for finding in judged(facts)}
     return list(found.values())

@@ -16,9 +16,9 @@ from redis.exceptions import AskError, ClusterDownError, MovedError, NoScriptErr
 from notwice.errors import StoreUnavailable
 from notwice.model import Get, Insert, Op, Record, RecordView, Reply
 from notwice.stores.redis.routes import Address, Routes
-from notwice.stores.redis.rows import Command, Keys, command_of, reply_to
+from notwice.stores.redis.rows import Command, Keys, command_of, reply_to, unreadable
 from notwice.stores.redis.script import MOVE
-from notwice.stores.shared import name_of
+from notwice.stores.shared import name_of, reply_of
 
 T = TypeVar("T")
 
@@ -127,6 +127,8 @@ class _Move:
                 self.address, self.forgotten = address, True
             case TryAgainError() | ClusterDownError():
                 routes.doubt()
+            case ResponseError() if "WRONGTYPE" in str(answer):  # not a string: somebody else put it there
+                self.reply = reply_of((False, unreadable(b"", name_of(self.op)), 0, 0, 0))
             case _:
                 raise refused(answer)
 

@@ -41,12 +41,13 @@ class Plan:
     def opened(self) -> Flow[None]:
         """Look at the server's settings, once."""
         if not self._looked:
-            heed((yield from self.findings()), safe=self.settings.safe, shown=self.settings.shown)
+            found = yield from self.findings(thorough=self.settings.safe == "require")
+            heed(found, safe=self.settings.safe, shown=self.settings.shown)
             self._looked = True
 
-    def findings(self) -> Flow[list[Finding]]:
+    def findings(self, *, thorough: bool = True) -> Flow[list[Finding]]:
         """What the servers' settings mean for a guard."""
-        return (yield from looked_at(self.routes, replicas=self.settings.replicas))
+        return (yield from looked_at(self.routes, replicas=self.settings.replicas, thorough=thorough))
 
     def moves(self, ops: Sequence[Op]) -> Flow[list[Reply]]:
         """Carry out a batch."""
