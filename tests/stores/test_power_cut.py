@@ -36,12 +36,12 @@ TOOLS = ("losetup", "mkfs.ext4", "mount", "umount")
 class Disk:
     """A small ext4 file system of its own whose power can be cut."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, size_bytes: int = DISK_BYTES) -> None:
         self.image = folder / "disk"
         self.mounted_at = folder / "mounted"
         self.mounted_at.mkdir()
         with self.image.open("wb") as image:
-            image.truncate(DISK_BYTES)
+            image.truncate(size_bytes)
         run("mkfs.ext4", "-q", "-F", str(self.image))
         self.device = run("losetup", "--find", "--show", str(self.image)).strip()
 
