@@ -21,7 +21,7 @@ from tests.sources import ROOT, Function, Source, package_sources, sources_of_te
 VALUES = {"problems", "model", "errors"}
 PURE_PARTS = VALUES | {"policy", "identity", "fingerprint", "plain", "canonical", "canonical_json", "codec", "results"}
 RULES = PURE_PARTS | {"core", "flows"}
-LOOPS = RULES | {"observe", "waiting", "heart", "runtime", "stores.port"}
+LOOPS = RULES | {"observe", "waiting", "limits", "heart", "runtime", "stores.port"}
 FACES = LOOPS | {"operation", "decorate", "guard_base", "recovery", "guard", "async_guard", "stores"}
 DOORS = FACES | {"http", ""}
 
@@ -42,6 +42,7 @@ LAYERS: dict[str, set[str]] = {
     "flows": PURE_PARTS | {"core"},
     "observe": VALUES,
     "waiting": LOOPS - {"heart", "runtime"},
+    "limits": set(),
     "heart": LOOPS - {"runtime"},
     "runtime": LOOPS,
     "operation": LOOPS,
@@ -75,7 +76,7 @@ IMPURE_MODULES = {
     *("logging", "random", "secrets", "time"),
 }
 IMPURE_CALLS = {"open", "print", "input", "eval", "exec", "breakpoint"}
-IMPURE_ATTRIBUTES = {"now", "utcnow", "today", "uuid1", "uuid4", "urandom"}
+IMPURE_ATTRIBUTES = {"now", "utcnow", "today", "uuid1", "uuid4", "urandom", "getrandom"}
 
 # --- sizes ----------------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 from notwice.errors import StoreUnavailable
 from notwice.flows import NewEtag, Ownership
 from notwice.heart import NOT_KNOWN, Heart, Unanswered, unavailable
+from notwice.limits import Limits
 from notwice.model import Op, Record, Reply
 from notwice.observe import Event, Observer, tell
 from notwice.stores.port import AsyncStore, Store
@@ -48,6 +49,7 @@ class Runtime:
         self.heart = Heart(store, self.clock, observer=observer, new_etag=new_etag)
         self.unanswered = Unanswered(store, self.clock, new_etag=new_etag)
         self.waiters = Waiters()
+        self.limits = Limits()
         self.scopes: dict[str, str] = {}
         self.process = object()
         """Stands for this process: another one in a forked child."""
@@ -61,6 +63,7 @@ class Runtime:
         self.heart.forget()
         self.unanswered.forget()
         self.waiters = Waiters()
+        self.limits = Limits()
 
     def on_lost(self, own: Ownership) -> None:
         """Another owner has the operation; the next move raises."""
@@ -127,15 +130,19 @@ async def drive_async(flow: Generator[Op, Reply, _R], runtime: Runtime, timeout:
         op = next(flow)
         while True:
             answer: Reply | StoreUnavailable
-            limit = asyncio.timeout(deadline - monotonic())
+            limit = runtime.limits.begin(deadline - monotonic())
             try:
-                async with limit:
+                try:
                     (answer,) = await apply((op,))
-            except TimeoutError as error:
-                answer = _too_late(timeout) if limit.expired() else unavailable(error)
+                finally:
+                    over = limit.end()
+            except asyncio.CancelledError:
+                if not over:
+                    raise
+                answer = _too_late(timeout)
             except Exception as error:  # noqa: BLE001 - whatever a store raises, its answer is missing
                 answer = unavailable(error)
-            if limit.expired() or monotonic() > deadline:  # a store that gave up by itself has said why
+            if limit.expired or monotonic() > deadline:  # a store that gave up by itself has said why
                 _give_up(flow, answer if isinstance(answer, StoreUnavailable) else _too_late(timeout))
             op = flow.throw(answer) if isinstance(answer, StoreUnavailable) else flow.send(answer)
     except StopIteration as stop:
