@@ -356,6 +356,23 @@ def suspended(record: Record, etag: bytes, *, error: str, answer: Result | None)
     )
 
 
+def has_body(record: Record) -> bool:
+    """Whether the record keeps a result that could be left out."""
+    return record.result is not None and bool(record.result.body)
+
+
+def omitting(record: Record) -> Record:
+    """The record without its result's body: the marker ``omitted``."""
+    assert record.result is not None  # only of those that have a body
+    return record._replace(result=record.result._replace(body=None))
+
+
+def ends_alike(one: Record, other: Record) -> bool:
+    """Whether two last moves mean the same; in `one`, a result that was too large may be left out."""
+    results = [other.result, omitting(other).result] if has_body(other) else [other.result]
+    return one.state is other.state and one.result in results
+
+
 def put_back(record: Record, etag: bytes, *, error: str) -> Record:
     """The record after reconcile could not say what became of it: not to be asked for again for a while."""
     return record._replace(

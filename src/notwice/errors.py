@@ -13,6 +13,7 @@
     ├── OperationEnded        a move after the last one; nothing changed
     ├── ContentionError       eight reads, eight lost swaps; nothing ran
     ├── StoreUnavailable      the store is down, too slow, or its answer was lost
+    │   └── RecordTooLarge    the engine keeps no record of that size; nothing was written
     ├── UnsupportedRecord     the stored record is newer than this release, or damaged
     ├── InvalidKey            the key, scope or namespace can't be used (a ValueError)
     ├── EncodingError         a value can't be stored without loss (a TypeError)
@@ -175,7 +176,17 @@ class StoreUnavailable(NotwiceError):
     """
 
     code = "store_unavailable"
-    retry_after = 1
+    retry_after: int | None = 1
+
+
+class RecordTooLarge(StoreUnavailable):
+    """The engine that keeps the records keeps none of that size. Nothing was written, and sending it again is in vain.
+
+    From a complete or fail the guard keeps the answer without its body (the marker ``omitted``), and raises nothing.
+    From a checkpoint: the operation goes on without it; keep a reference to the data instead.
+    """
+
+    retry_after = None
 
 
 class UnsupportedRecord(NotwiceError):

@@ -7,6 +7,7 @@ heartbeat) does the waiting. A store that did not answer is thrown in as `StoreU
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Generator, Mapping
+from functools import partial
 from typing import Final, Protocol
 
 from notwice import core
@@ -16,6 +17,7 @@ from notwice.errors import (
     ForceRequired,
     OwnershipLost,
     RecordChanged,
+    RecordTooLarge,
     StoreUnavailable,
     UnsupportedRecord,
 )
@@ -203,6 +205,7 @@ def move(
     """Carry out one owner's move: write what `change` makes of the record, on top of whatever of ours has landed.
 
     `ends`: this is the last move. `forgiving`: with a lost acknowledgement, another's record means "done".
+    A result that is too large for the store is left out, for its key must not stay open for that.
     Raises `OwnershipLost` (nothing changed), `StoreUnavailable` (it may have landed) or `ContentionError`.
     """
     failures = 0
@@ -218,6 +221,14 @@ def move(
             own.pending, own.change = target, change
         try:
             reply = yield make_swap((target, own.record.etag))
+        except RecordTooLarge:  # surely not written, as often as it is sent
+            own.unconfirmed.pop(target.etag, None)
+            if not core.has_body(target):
+                own.pending = own.change = None
+                raise
+            change = partial(_without_body, change)
+            target = change(own.record, new_etag())
+            continue
         except StoreUnavailable:
             failures += 1
             sends_max -= 1
@@ -262,6 +273,11 @@ def move_within(own: Ownership, change: Change, *, new_etag: NewEtag) -> Generat
         base = landed
     message = f"operation {own.record.id} changed {core.READS_MAX} times during one move; roll back and try it again."
     raise ContentionError(message)
+
+
+def _without_body(change: Change, record: Record, etag: bytes) -> Record:
+    """What `change` makes of a record, its result marked as omitted."""
+    return core.omitting(change(record, etag))
 
 
 def _landed(own: Ownership, reply: Reply) -> Record | None:

@@ -286,7 +286,7 @@ class OperationBase:
             message = f"operation {own.record.id} is over: it is {own.record.state} already"
             raise OperationEnded(message)
         pending = own.pending
-        if pending is not None and (not move.ends or (pending.state, pending.result) != self._outcome(move)):
+        if pending is not None and (not move.ends or not core.ends_alike(pending, self._made(move))):
             message = (
                 f"the store has not confirmed the last move of operation {own.record.id}; only the same may follow"
             )
@@ -297,9 +297,8 @@ class OperationBase:
             self._runtime.heart.remove(self._hold)
         return True
 
-    def _outcome(self, move: Move) -> tuple[State, Result | None]:
-        made = move.change(self._own.record, b"")
-        return made.state, made.result
+    def _made(self, move: Move) -> Record:
+        return move.change(self._own.record, b"")
 
     def _flow(self, move: Move) -> Generator[Op, Reply, Record]:
         return flows.move(self._own, move.change, ends=move.ends, forgiving=move.forgiving, new_etag=new_etag)

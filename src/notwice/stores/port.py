@@ -27,6 +27,7 @@ class Store(Protocol):
     - Each write sets or clears the engine's own expiry, by ``Record.expires_after_ms``.
     - Only records whose ``expires_after_ms`` has passed are purged, each by a condition in its own statement.
     - A record that can't be decoded is given as `Unreadable`, never as absent, and never overwritten or purged.
+    - A record that is too large for the engine is refused with `RecordTooLarge`, and nothing is written.
     - Namespaces, ids, scopes, keys and bodies are kept byte for byte, whatever their case, blanks or alphabet.
     """
 

@@ -35,6 +35,7 @@ class Engine:
             second at most, and cases about the clocks of a host are left out.
         cannot: what the engine is unable to do, each with the reason. Cases that need it are skipped with that reason.
         history_length: how long the histories are that are all tried.
+        body_bytes_max: how large a body may be, if there is a limit; larger ones, by far, are refused.
     """
 
     open: Callable[[], Store]
@@ -42,6 +43,7 @@ class Engine:
     clock: VirtualClock | None = None
     cannot: Mapping[Inability, str] = field(default_factory=dict)
     history_length: int = 3
+    body_bytes_max: int | None = None
 
     @contextmanager
     def opened(self) -> Generator[Store]:
@@ -105,6 +107,7 @@ class AsyncEngine:
     clock: VirtualClock | None = None
     cannot: Mapping[Inability, str] = field(default_factory=dict)
     history_length: int = 3
+    body_bytes_max: int | None = None
 
     @contextmanager
     def on_loop(self) -> Generator[Engine]:
@@ -116,6 +119,7 @@ class AsyncEngine:
                 clock=self.clock,
                 cannot=self.cannot,
                 history_length=self.history_length,
+                body_bytes_max=self.body_bytes_max,
             )
 
     def _damage(self, store: Store, namespace: str, operation: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from notwice.errors import RecordTooLarge
 from notwice.model import (
     AGE_UNKNOWN_MS,
     Get,
@@ -264,7 +265,23 @@ class PromiseCases:
         broken = [item.id for item in store.scan(Query()).items if isinstance(item, Unreadable)]
         assert sorted(broken) == [done.id, open_one.id]
 
-    def test_bytes(self, store: Store) -> None:
+    def test_too_large(self, store: Store, engine: Engine) -> None:
+        """A record that is too large for the engine is refused with `RecordTooLarge`, and nothing is written."""
+        if engine.body_bytes_max is None:
+            pytest.skip("this engine has no limit")
+        huge = Result(ResultKind.HTTP, bytes(4 * engine.body_bytes_max), 200)
+        first, other = new_record(), new_record("b")
+        insert(store, first)
+        for op in (
+            Swap(finished(etag=new_etag())._replace(result=huge), first.etag),
+            Insert(other._replace(result=huge)),
+        ):
+            with pytest.raises(RecordTooLarge):
+                store.apply([op])
+        assert unstamped(stored(store, first)) == first
+        assert get(store, other).record is None
+
+    def test_bytes(self, store: Store, engine: Engine) -> None:
         """Namespaces, ids, scopes, keys and bodies are kept byte for byte, whatever their case, blanks or alphabet."""
         named = [new_record(namespace=text, scope=text, key=text, error=text, created_ms=1) for text in LOOKALIKES]
         named += [new_record(text, created_ms=1) for text in LOOKALIKES]
@@ -275,6 +292,8 @@ class PromiseCases:
         every = bytes(range(256))
         bodies = [None, b"", b"\x00", every, every * 4, every * 256 + b"end", every * 4_096 + b"end"]
         for number, body in enumerate(bodies):
+            if engine.body_bytes_max is not None and body is not None and len(body) > engine.body_bytes_max:
+                continue
             result = Result(ResultKind.HTTP, body, 200, (("x", "é\t "), ("X", "")))
             record = new_record(f"body-{number}", result=result, progress=(("é", body or b""),), created_ms=1)
             insert(store, record)
