@@ -57,18 +57,25 @@ class Server:
     """A process that listens on a port of its own. It can be stopped, paused and started again."""
 
     def __init__(
-        self, command: Sequence[str], *, port: int, log: Path, answers: Callable[[int], bool] = listens
+        self,
+        command: Sequence[str],
+        *,
+        port: int,
+        log: Path,
+        answers: Callable[[int], bool] = listens,
+        own_user: bool = False,
     ) -> None:
         self.port = port
         self._command = command
         self._log = log
         self._answers = answers
+        self._user = {} if own_user else as_user()
         self.start()
 
     def start(self) -> None:
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", **as_user()
+                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", **self._user
             )
         until = time.monotonic() + START_S
         while not self._answers(self.port):

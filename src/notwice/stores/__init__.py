@@ -27,6 +27,7 @@ class _HasTables(Protocol):
 
 
 _ENGINES: Final = {
+    "dynamodb": "notwice.stores.dynamodb",
     "file": "notwice.stores.jsonfile",
     "memory": "notwice.stores.memory",
     "mysql": "notwice.stores.mysql",

@@ -21,6 +21,7 @@ class Migration(NamedTuple):
     title: str
     reader_min: int
     statements: tuple[str, ...]
+    comment: str = "--"  # begins a comment in the language of the statements
 
 
 class Version(NamedTuple):
@@ -57,6 +58,6 @@ def script(steps: Iterable[Migration]) -> str:
     """The steps as one text of SQL that a person can read and run."""
     parts: list[str] = []
     for step in steps:
-        parts.append(f"-- {step.number}: {step.title}")
+        parts.append(f"{step.comment} {step.number}: {step.title}")
         parts += [textwrap.dedent(statement).strip() + ";" for statement in step.statements]
     return "".join(f"{part}\n" for part in parts)
