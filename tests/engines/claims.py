@@ -32,6 +32,13 @@ class Claims:
         self._store.close()
         return self.acknowledged
 
+    def wait_for(self, count: int) -> None:
+        """Wait until so many claims were acknowledged in all."""
+        pause = threading.Event()
+        while len(self.acknowledged) < count:
+            assert any(thread.is_alive() for thread in self._threads)
+            pause.wait(0.005)
+
     def _claim(self, writer: int) -> None:
         number = 0
         with suppress(StoreUnavailable):

@@ -2,10 +2,12 @@
 
 import importlib.util
 import itertools
+import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg
@@ -21,6 +23,30 @@ class PostgresServer(Server):
 
     data: Path
 
+    def kill(self) -> None:
+        """End it and the processes that it has started, without a word to anybody, and wait for that."""
+        children = self._children()
+        super().kill()
+        for child in children:
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        while any(is_alive(child) for child in children):
+            os.sched_yield()
+
+    def pause(self) -> None:
+        for process in (self.process.pid, *self._children()):
+            os.kill(process, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        for process in (self.process.pid, *self._children()):
+            os.kill(process, signal.SIGCONT)
+
+    def _children(self) -> list[int]:
+        pid = self.process.pid
+        with suppress(OSError):
+            return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return []
+
     def url(self, **options: object) -> str:
         """The URL of a store, by default in a table that nobody has used yet."""
         options = {"table": f"t{next(NUMBERS)}", "timeout": 10, **options}
@@ -29,6 +55,24 @@ class PostgresServer(Server):
 
     def connect(self) -> psycopg.Connection:
         return psycopg.connect(f"postgresql://notwice@127.0.0.1:{self.port}/postgres", autocommit=True)
+
+    def set(self, setting: str) -> None:
+        """Change a setting, like ``name=value``, and wait until new connections have it."""
+        name, _, value = setting.partition("=")
+        with self.connect() as connection:
+            connection.execute(f"ALTER SYSTEM SET {name} = '{value}'")
+            connection.execute("SELECT pg_reload_conf()")
+        shown: object = None
+        while shown != (value,):
+            with self.connect() as connection:
+                shown = connection.execute(f"SHOW {name}").fetchone()
+
+
+def is_alive(process: int) -> bool:
+    """Whether a process still holds files: one that waits to be reaped does not."""
+    with suppress(OSError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
 
 
 def programs(kind: str) -> Path:
@@ -60,21 +104,40 @@ def answers(port: int) -> bool:
     return True
 
 
+LOCAL = ("listen_addresses=127.0.0.1", "unix_socket_directories=", "max_connections=200")
+
+
+def make_data(path: Path, data: Path) -> None:
+    """Make the files of an empty server. Its log comes in small pieces, so that small disks hold it."""
+    make = [str(path / "initdb"), "-D", str(data), "-U", "notwice", "--auth=trust", "-E", "UTF8", "--locale=C"]
+    subprocess.run([*make, "--no-sync", "--wal-segsize=1"], check=True, capture_output=True, cwd="/", **as_user())
+
+
+def copy_of(server: PostgresServer, path: Path, data: Path) -> None:
+    """Make the files of a standby of `server`."""
+    copy = [str(path / "pg_basebackup"), "-D", str(data), "-h", "127.0.0.1", "-p", str(server.port), "-U", "notwice"]
+    subprocess.run([*copy, "-R", "-c", "fast", "--no-sync"], check=True, capture_output=True, cwd="/", **as_user())
+
+
+@contextmanager
+def server_on(data: Path, path: Path, settings: Sequence[str] = ()) -> Iterator[PostgresServer]:
+    """A server on files that are there. It is killed in the end."""
+    port = free_port()
+    flags = [part for setting in (f"port={port}", *LOCAL, *settings) for part in ("-c", setting)]
+    command = [str(path / "postgres"), "-D", str(data), *flags]
+    server = PostgresServer(command, port=port, log=data.parent / f"{data.name}.log", answers=answers)
+    server.data = data
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
 @contextmanager
 def postgres_server(kind: str, settings: Sequence[str] = ()) -> Iterator[PostgresServer]:
-    """A server of its own, with `settings` like ``fsync=off``. It is killed in the end."""
+    """A server of its own, with `settings` like ``fsync=off``."""
     with server_folder() as folder:
         path = reachable(programs(kind), folder)
-        data, port = folder / "data", free_port()
-        make = [str(path / "initdb"), "-D", str(data), "-U", "notwice", "--auth=trust", "-E", "UTF8", "--locale=C"]
-        subprocess.run([*make, "--no-sync"], check=True, capture_output=True, cwd="/", **as_user())
-        given = [f"port={port}", "listen_addresses=127.0.0.1", "unix_socket_directories=", "max_connections=200"]
-        flags = [part for setting in (*given, *settings) for part in ("-c", setting)]
-        server = PostgresServer(
-            [str(path / "postgres"), "-D", str(data), *flags], port=port, log=folder / "log", answers=answers
-        )
-        server.data = data
-        try:
+        make_data(path, folder / "data")
+        with server_on(folder / "data", path, settings) as server:
             yield server
-        finally:
-            server.kill()

@@ -266,7 +266,7 @@ def applier(face: str, url: str) -> Callable[[Record], object]:
 
 
 def shown(connection: object, name: str) -> str:
-    return str(connection.execute(f"SHOW {name}").fetchone()[0])  # type: ignore[attr-defined]  # a connection
+    return str(connection.execute(f"SHOW {name}").fetchone()[0])  # type: ignore[attr-defined]  # it is a connection
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -306,7 +306,7 @@ def test_waiters_hold_no_connection(system_postgres: PostgresServer) -> None:
         wait_until(lambda: connections(system_postgres) <= 2)
         assert isinstance(guard.begin("s", "other"), Operation)
         owned.complete(7)
-        assert [waiter.result().result for waiter in waiters] == [7] * 20  # type: ignore[union-attr]  # replays
+        assert [waiter.result().result for waiter in waiters] == [7] * 20  # type: ignore[union-attr]  # all are replays
 
 
 def test_pools_do_not_leak(proxy: Proxy, system_postgres: PostgresServer) -> None:

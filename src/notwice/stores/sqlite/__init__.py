@@ -14,7 +14,11 @@ from notwice.stores.urls import StoreUrl, one_of
 
 __all__ = ["SqliteStore", "migrate", "migrations", "open_async_url", "open_url"]
 
-OPTIONS: Final[dict[str, Callable[[str], object]]] = {"timeout": float, "network": one_of("refuse", "allow")}
+OPTIONS: Final[dict[str, Callable[[str], object]]] = {
+    "timeout": float,
+    "network": one_of("refuse", "allow"),
+    "other_tables": one_of("refuse", "allow"),
+}
 """The options of a URL, with what reads them."""
 
 
@@ -36,7 +40,7 @@ def open_async_url(url: StoreUrl) -> AsyncBatching:
 
 def migrations(_: StoreUrl) -> Sequence[Migration]:
     """All steps that make the store's tables."""
-    note = f"INSERT INTO {schema.TABLE_OF_VERSION} VALUES ({schema.VERSION})"  # noqa: S608 - constants
+    note = f"INSERT INTO {schema.TABLE_OF_VERSION} VALUES ({schema.VERSION})"  # noqa: S608 - made of constants
     return [Migration(schema.VERSION, "the records", reader_min=schema.VERSION, statements=(*schema.CREATE, note))]
 
 
