@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Final
 
 from bench.figures import NONE, Figure, Goal
-from bench.measure import Run, Size, paired, repeated
+from bench.measure import Run, Size, computed, paired
 from notwice import AsyncGuard, Guard
 from notwice.http import asgi, wsgi
 from notwice.http.exchange import SHARED
@@ -69,9 +69,9 @@ def _asgi_run(app: AsgiApp, loop: asyncio.AbstractEventLoop, request: Callable[[
             assert sent[0]["status"] == 201  # noqa: PLR2004 - what the app answers
 
     def run(operations: int) -> float:
-        started = time.perf_counter()
+        started = time.process_time()
         loop.run_until_complete(all_requests(operations))
-        return time.perf_counter() - started
+        return time.process_time() - started
 
     return run
 
@@ -127,8 +127,8 @@ def wsgi_pass(size: Size) -> Figure:
     guarded = wsgi.IdempotencyMiddleware(_wsgi_app, guard=Guard(MemoryStore()), principal=SHARED)
     request = _environments("GET", keyed=False)
     measured = paired(
-        repeated(_wsgi_call(guarded, request)),
-        repeated(_wsgi_call(_wsgi_app, request)),
+        computed(_wsgi_call(guarded, request)),
+        computed(_wsgi_call(_wsgi_app, request)),
         size,
         operations=PASSING,
     )
@@ -140,8 +140,8 @@ def wsgi_guarded(size: Size) -> Figure:
     guarded = wsgi.IdempotencyMiddleware(_wsgi_app, guard=Guard(MemoryStore()), principal=SHARED)
     request = _environments("POST", keyed=True)
     measured = paired(
-        repeated(_wsgi_call(guarded, request)),
-        repeated(_wsgi_call(_wsgi_app, request)),
+        computed(_wsgi_call(guarded, request)),
+        computed(_wsgi_call(_wsgi_app, request)),
         size,
         operations=GUARDED,
     )

@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import Final
 
 from bench.figures import NONE, Figure, Goal
-from bench.measure import Size, paired, repeated
+from bench.measure import Size, computed, paired
 from notwice import Guard, Operation, Replay
 from notwice.stores.memory import MemoryStore
 
@@ -62,7 +62,7 @@ def pair(size: Size) -> Figure:
             assert isinstance(operation, Operation)
             operation.complete(RESULT)
 
-        return repeated(work)(operations)
+        return computed(work)(operations)
 
     def base(operations: int) -> float:
         bare, numbers = Bare(), itertools.count()
@@ -71,7 +71,7 @@ def pair(size: Size) -> Figure:
             name = bare.begin(SCOPE, f"key-{next(numbers)}", REQUEST)
             bare.complete(str(name), RESULT)
 
-        return repeated(work)(operations)
+        return computed(work)(operations)
 
     measured = paired(ours, base, size, operations=PAIRS)
     return Figure(
@@ -95,5 +95,5 @@ def replay(size: Size) -> Figure:
     def base() -> object:
         return bare.begin(SCOPE, "key", REQUEST)
 
-    measured = paired(repeated(ours), repeated(base), size, operations=REPLAYS)
+    measured = paired(computed(ours), computed(base), size, operations=REPLAYS)
     return Figure("memory-replay", "replay from memory", "dict, lock, JSON, SHA-256", NONE, measured)
