@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from bench import faces, memory, redis, sqlite
+from bench import faces, memory, postgres, redis, sqlite
 from bench.figures import Figure
 from bench.measure import ROUNDS_MIN, Size
 
@@ -38,6 +38,11 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
     "sqlite-guard-tasks": sqlite.guard_tasks,
     "sqlite-guard-alone": sqlite.guard_alone,
     "sqlite-replay": sqlite.replay,
+    "postgres-apply-tasks": postgres.apply_tasks,
+    "postgres-guard-tasks": postgres.guard_tasks,
+    "postgres-guard-threads": postgres.guard_threads,
+    "postgres-guard-alone": postgres.guard_alone,
+    "postgres-replay": postgres.replay,
     "redis-guard-tasks": redis.guard_tasks,
     "redis-guard-threads": redis.guard_threads,
     "redis-guard-alone": redis.guard_alone,
