@@ -32,6 +32,7 @@ class Proxy:
         self._left: int | None = None
         self.black_hole = False
         self.trips = 0
+        self.connections = 0
         self.bytes_heard = 0
         self.cuts = 0
         threading.Thread(target=self._accept, daemon=True).start()
@@ -80,6 +81,7 @@ class Proxy:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
+                self.connections += 1
                 threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:

@@ -113,15 +113,19 @@ async def race_tasks(url: str, keys: int) -> None:
     await guard.close()
 
 
-def race_processes(url: str, folder: Path, *, processes: int = 8, keys: int = 100) -> None:
-    """Processes that all begin the same new keys, stale ones and expired ones: one runs each."""
+def race_processes(url: str, folder: Path, *, processes: int = 8, keys: int = 100, watches: bool = False) -> None:
+    """Processes that all begin the same new keys, stale ones and expired ones: one runs each.
+
+    `watches`: they look at the stale ones first, for an engine without a clock, where each has to see for itself that
+    a lease is over.
+    """
     with Guard(open_store(url), clock=VirtualClock()) as guard:
         for number in range(keys):
             guard.begin("race", f"stale-{number}", policy=STALE)
             finished = guard.begin("race", f"expired-{number}", policy=Policy(retention=0.001))
             assert isinstance(finished, Operation)
             finished.complete(1)
-    names = [f"{name}:{keys}" for name in ("shared", "stale", "expired")]
+    names = [f"{name}:{keys}" for name in (*["stale"] * watches, "shared", "stale", "expired")]
     path = folder / "race"
     reports = list(_reports([str(path), "--store", url, *names], processes))
     effects = Counter(path.with_suffix(".effects").read_text().splitlines())

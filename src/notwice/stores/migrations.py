@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from notwice.errors import UnsupportedRecord
 
@@ -21,7 +21,7 @@ class Migration(NamedTuple):
     title: str
     reader_min: int
     statements: tuple[str, ...]
-    comment: str = "--"  # begins a comment in the language of the statements
+    language: Literal["sql", "shell"] = "sql"
 
 
 class Version(NamedTuple):
@@ -32,6 +32,9 @@ class Version(NamedTuple):
 
 
 ABSENT = Version(0, 0)
+
+_MARKS: Final = {"sql": ("--", ";"), "shell": ("#", "")}
+"""What begins a comment in a language, and what ends a statement."""
 
 
 def version_of(steps: Sequence[Migration]) -> int:
@@ -55,9 +58,10 @@ def refuse_newer(steps: Sequence[Migration], found: Version, place: str) -> None
 
 
 def script(steps: Iterable[Migration]) -> str:
-    """The steps as one text of SQL that a person can read and run."""
+    """The steps as one text that a person can read and run."""
     parts: list[str] = []
     for step in steps:
-        parts.append(f"{step.comment} {step.number}: {step.title}")
-        parts += [textwrap.dedent(statement).strip() + ";" for statement in step.statements]
+        comment, end = _MARKS[step.language]
+        parts.append(f"{comment} {step.number}: {step.title}")
+        parts += [textwrap.dedent(statement).strip() + end for statement in step.statements]
     return "".join(f"{part}\n" for part in parts)

@@ -60,6 +60,7 @@ class Look:
         self._query = query
         self._judge = judge
         self._limit = max(query.limit, 0)
+        self._after = b"" if query.cursor is None else place_bytes(place_after(query.cursor))
         self._until = time.monotonic() + LOOK_S
 
     def page(self) -> Page:
@@ -76,7 +77,7 @@ class Look:
         keys = self._keys()
         at_once = min(self._limit + 1, BODIES_AT_ONCE)
         while wanted := list(islice(keys, at_once)):
-            yield from sorted(self._read(wanted), key=lambda found: found[0])
+            yield from sorted(self._read(wanted), key=lambda found: place_bytes(found[0]))
 
     def _keys(self) -> Iterator[str]:
         """The keys of what may fit the query, in order."""
@@ -102,7 +103,7 @@ class Look:
 
     def _fits(self, name: Name, item: Item) -> bool:
         query = self._query
-        if query.cursor is not None and place_in(item, name) <= place_after(query.cursor):
+        if place_bytes(place_in(item, name)) <= self._after:
             return False
         if isinstance(record := self._item(item, name), RecordView):
             return matches(record, query)
@@ -116,13 +117,13 @@ class Look:
         """Place and key of the open records of one partition of the index."""
         values: dict[str, Any] = {":open": {"S": shard}}
         condition = "#open = :open"
-        if self._query.cursor is not None:
+        if self._after:
             condition += " AND #place > :after"
-            values[":after"] = {"B": place_bytes(place_after(self._query.cursor))}
+            values[":after"] = {"B": self._after}
         request: dict[str, Any] = {
             "IndexName": OPEN_INDEX,
             "KeyConditionExpression": condition,
-            "ExpressionAttributeNames": names(OPEN, *([PLACE] if self._query.cursor is not None else [])),
+            "ExpressionAttributeNames": names(OPEN, *[PLACE] * bool(self._after)),
             "ExpressionAttributeValues": values,
             "Limit": min(self._limit + 1, HEADS_AT_ONCE),
         }
@@ -131,7 +132,7 @@ class Look:
 
     def _in_table(self) -> Iterator[str]:
         """The keys of the records that fit, by reading the whole table once for so many as make a page."""
-        after = None if self._query.cursor is None else place_after(self._query.cursor)
+        after = self._after
         while True:
             heads = nsmallest(self._limit + 1, self._heads(after))
             yield from (key for _, key in heads)
@@ -139,14 +140,14 @@ class Look:
                 return
             after = heads[-1][0]
 
-    def _heads(self, after: Place | None) -> Iterator[tuple[Place, str]]:
+    def _heads(self, after: bytes) -> Iterator[tuple[bytes, str]]:
         request = _filter_of(self._query) | {"ConsistentRead": True}
         for item in self._all("scan", request):
             name = name_in(item)
             if name is None:
                 continue
-            place = place_in(item, name)
-            if after is None or place > after:
+            place = place_bytes(place_in(item, name))
+            if place > after:
                 yield place, item[KEY]["S"]
 
     def _all(self, method: str, request: dict[str, Any]) -> Iterator[Item]:

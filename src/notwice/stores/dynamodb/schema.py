@@ -55,7 +55,8 @@ STEPS: Final = (
 def steps_of(place: Place) -> Sequence[Migration]:
     """The steps as commands of the service's own command line."""
     return [
-        Migration(number, step.title, 1, (_command(place, step),), comment="#") for number, step in enumerate(STEPS, 1)
+        Migration(number, step.title, 1, (_command(place, step),), language="shell")
+        for number, step in enumerate(STEPS, 1)
     ]
 
 
