@@ -296,7 +296,7 @@ def reclaimed(ask: Ask, decision: Reclaim, etag: bytes) -> Record:
         state=State.IN_PROGRESS,
         etag=etag,
         attempt=attempt,
-        terms=record.terms._replace(lease_ms=ask.terms.lease_ms),
+        terms=_retermed(record.terms, ask.terms),
         rerun_from_ms=decision.view.now_ms if decision.anew else record.rerun_from_ms,
         rerun_from_attempt=attempt if decision.anew else record.rerun_from_attempt,
         pause_ms=0,
@@ -304,6 +304,14 @@ def reclaimed(ask: Ask, decision: Reclaim, etag: bytes) -> Record:
         released=Released.NO,
         result=None,
     )
+
+
+def _retermed(stored: Terms, asked: Terms) -> Terms:
+    """The stored terms for a taker: its lease, and no proof by ``atomic`` if it does not end in a transaction."""
+    if asked.atomic or not stored.atomic:
+        return stored._replace(lease_ms=asked.lease_ms)
+    recovery = min(stored.recovery, asked.recovery, key=_STRICTNESS.__getitem__)
+    return stored._replace(lease_ms=asked.lease_ms, recovery=recovery, atomic=False)
 
 
 def may_run(record: Record, asked: Terms) -> bool:

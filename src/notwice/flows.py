@@ -15,6 +15,7 @@ from notwice.core import Ask, Claim
 from notwice.errors import (
     ContentionError,
     ForceRequired,
+    OperationEnded,
     OwnershipLost,
     RecordChanged,
     RecordTooLarge,
@@ -254,7 +255,9 @@ def move_within(own: Ownership, change: Change, *, new_etag: NewEtag) -> Generat
     """Carry out one owner's move on the caller's own transaction, on top of what the owner wrote there before.
 
     Nothing counts before that transaction is committed, which only the caller sees: so the owner goes on from the
-    record that it knows, and finds what was committed when it is refused. Raises `OwnershipLost`.
+    record that it knows, and finds what was committed when it is refused. Raises `OwnershipLost`, and `OperationEnded`
+    if it was finished before: by an earlier transaction, whose commit this owner may not have heard of, so that the
+    rows of this one must not be committed, too.
     """
     base = own.record
     for _ in range(core.READS_MAX):
@@ -268,7 +271,7 @@ def move_within(own: Ownership, change: Change, *, new_etag: NewEtag) -> Generat
         if landed is target:
             return target
         if landed.state is not IN_PROGRESS:
-            own.end(landed)
+            yield from _check_repeated(own, landed, target)
             return landed
         base = landed
     message = f"operation {own.record.id} changed {core.READS_MAX} times during one move; roll back and try it again."
@@ -278,6 +281,21 @@ def move_within(own: Ownership, change: Change, *, new_etag: NewEtag) -> Generat
 def _without_body(change: Change, record: Record, etag: bytes) -> Record:
     """What `change` makes of a record, its result marked as omitted."""
     return core.omitting(change(record, etag))
+
+
+def _check_repeated(own: Ownership, landed: Record, target: Record) -> Generator[Op, Reply, None]:
+    """Let a last move be repeated within its own transaction, and nowhere and by nothing else."""
+    committed = yield Get(landed.namespace, landed.id)
+    if isinstance(committed.record, Record) and committed.record.etag == landed.etag:
+        own.end(landed)
+        message = (
+            f"operation {landed.id} is over: it was {landed.state} by an earlier transaction, which was committed. "
+            "Roll this one back; begin the operation again to get its result"
+        )
+        raise OperationEnded(message)
+    if (landed.state, landed.result) != (target.state, target.result):
+        message = f"operation {landed.id} is over: it is {landed.state} in this transaction already"
+        raise OperationEnded(message)
 
 
 def _landed(own: Ownership, reply: Reply) -> Record | None:

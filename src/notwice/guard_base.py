@@ -260,5 +260,8 @@ def reconciled(answer: object, *, may_run: bool) -> Applied | str | None:
 
 
 def held_open(ask: Ask) -> Ask:
-    """What a begin on the caller's transaction asks: were it committed unfinished, the record would be held."""
-    return ask._replace(terms=ask.terms._replace(recovery=RecoveryKind.HOLD, atomic=False), can_ask=False)
+    """What a begin on the caller's transaction asks: were it committed unfinished, the record would be held.
+
+    It has no lease: nobody sees it before the commit, and nobody is at work after that.
+    """
+    return ask._replace(terms=ask.terms._replace(recovery=RecoveryKind.HOLD, atomic=False, lease_ms=1), can_ask=False)

@@ -29,7 +29,7 @@ from notwice.runtime import (
     joined_async,
     new_etag,
 )
-from notwice.stores.port import AsyncStore, Store
+from notwice.stores.port import AsyncJoined, AsyncStore, Joined, Store
 
 _CURRENT: contextvars.ContextVar[Operation | AsyncOperation] = contextvars.ContextVar("notwice_operation")
 
@@ -84,7 +84,7 @@ class OperationBase:
         policy: Policy,
         *,
         guarded: bool = True,
-        within: Store | AsyncStore | None = None,
+        within: Joined | AsyncJoined | None = None,
     ) -> None:
         self._runtime = runtime
         self._process = runtime.process
@@ -246,9 +246,15 @@ class OperationBase:
         """Whether nothing is left to do for a handler that leaves; who never heard of its loss is to hear of it now."""
         if self._process is not self._runtime.process:
             return True
-        if self._within is not None and error is not None:
+        if error is None:
+            return self.ended and (not self.lost or self._told_lost)
+        if self._within is not None:
             return True  # the caller's transaction is rolled back, and the claim with it
-        return self.ended and (error is not None or not self.lost or self._told_lost)
+        return self._own.ended or self._own.pending is not None  # what was joined may have been rolled back
+
+    def _not_completed(self) -> NotCompleted:
+        left = "it is suspended" if self._within is None else "roll its transaction back"
+        return NotCompleted(f"operation {self.operation} was left without an answer; {left}")
 
     def _check_process(self) -> None:
         """Raise in a forked child, before its copy of a gate is waited for: the owner is the parent."""
@@ -264,9 +270,11 @@ class OperationBase:
     def _check_transaction(self, move: Move, transaction: object) -> None:
         """Refuse a move that would not be committed together with the caller's rows, or together with wrong ones."""
         if self._within is not None:
-            wrong = "was begun on a transaction, and goes on there: leave transaction= out" if transaction else ""
+            given = transaction is not None
+            wrong = "was begun on a transaction, and goes on there: leave transaction= out" if given else ""
         elif transaction is not None:
-            wrong = "" if self._own.record.terms.atomic else "takes no transaction: begin it with Policy(atomic=True)"
+            atomic = self._own.record.terms.atomic or self._policy.atomic  # the first claim may be of an older release
+            wrong = "" if atomic else "takes no transaction: begin it with Policy(atomic=True)"
         else:
             atomic = self._own.record.terms.atomic and move.event == "completed"
             wrong = "is atomic: complete it together with its rows, by transaction=..." if atomic else ""
@@ -292,7 +300,7 @@ class OperationBase:
             )
             raise StoreUnavailable(message)
         self._check_transaction(move, transaction)
-        if move.ends:
+        if move.ends and transaction is None:  # else it is the owner's until that is committed
             self._hold.forgiving = move.forgiving
             self._runtime.heart.remove(self._hold)
         return True
@@ -317,7 +325,9 @@ class OperationBase:
     def _done(self, move: Move) -> None:
         runtime = self._runtime
         if move.event and runtime.observer is not None:
-            runtime.tell(move.event, self._own.record, detail=move.detail)
+            record = self._own.record  # after a move on a transaction, it may be found finished by that
+            event = str(record.state) if self._joined and record.terminal else move.event
+            runtime.tell(event, record, detail=move.detail)
         if move.ends:
             runtime.on_end(self._own)
 
@@ -421,7 +431,7 @@ class Operation(OperationBase):
     def _move_within(self, move: Move, transaction: object) -> None:
         store = self._within or joined(self._store, transaction)
         try:
-            drive_within(self._flow_within(move), cast("Store", store))
+            drive_within(self._flow_within(move), cast("Joined", store))
         except OwnershipLost as error:
             self._failed(error)
             raise
@@ -436,6 +446,7 @@ class Operation(OperationBase):
     ) -> None:
         self._reset_current()
         if self._is_over(error):
+            self._runtime.heart.remove(self._hold)
             return
         try:
             if self._within is None:
@@ -444,7 +455,7 @@ class Operation(OperationBase):
             if error is None:
                 raise
         if error is None:
-            raise NotCompleted(f"operation {self.operation} was left without an answer; it is suspended")
+            raise self._not_completed()
 
 
 class AsyncOperation(OperationBase):
@@ -527,7 +538,7 @@ class AsyncOperation(OperationBase):
     async def _move_within(self, move: Move, transaction: object) -> None:
         store = self._within or await joined_async(self._store, transaction)
         try:
-            await drive_within_async(self._flow_within(move), cast("AsyncStore", store))
+            await drive_within_async(self._flow_within(move), cast("AsyncJoined", store))
         except OwnershipLost as error:
             self._failed(error)
             raise
@@ -542,6 +553,7 @@ class AsyncOperation(OperationBase):
     ) -> None:
         self._reset_current()
         if self._is_over(error):
+            self._runtime.heart.remove(self._hold)
             return
         try:
             if self._within is None:
@@ -550,4 +562,4 @@ class AsyncOperation(OperationBase):
             if error is None:
                 raise
         if error is None:
-            raise NotCompleted(f"operation {self.operation} was left without an answer; it is suspended")
+            raise self._not_completed()

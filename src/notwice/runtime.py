@@ -8,7 +8,7 @@ import sys
 import weakref
 from collections.abc import Generator
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from notwice.errors import StoreUnavailable
 from notwice.flows import NewEtag, Ownership
@@ -16,7 +16,15 @@ from notwice.heart import NOT_KNOWN, Heart, Unanswered, unavailable
 from notwice.limits import Limits
 from notwice.model import Op, Record, Reply
 from notwice.observe import Event, Observer, tell
-from notwice.stores.port import AsyncStore, Store
+from notwice.stores.port import (
+    NOTHING_TO_JOIN,
+    AsyncJoined,
+    AsyncJoins,
+    AsyncStore,
+    Joined,
+    Joins,
+    Store,
+)
 from notwice.waiting import Clock, SystemClock, Waiters
 
 ETAG_BYTES: Final = 16
@@ -149,24 +157,22 @@ async def drive_async(flow: Generator[Op, Reply, _R], runtime: Runtime, timeout:
         return stop.value  # type: ignore[no-any-return]  # StopIteration is not generic
 
 
-def joined(store: Store, transaction: object) -> Store:
+def joined(store: Store, transaction: object) -> Joined:
     """The same records on the caller's transaction. Raises `TypeError` for a store that has none."""
-    return _joining(store).join(transaction)  # type: ignore[no-any-return]  # a Joins by its method
+    if not isinstance(store, Joins):
+        raise TypeError(NOTHING_TO_JOIN)
+    return store.join(transaction)
 
 
-async def joined_async(store: AsyncStore | None, transaction: object) -> AsyncStore:
+async def joined_async(store: AsyncStore | None, transaction: object) -> AsyncJoined:
     """The same records on the caller's transaction. Raises `TypeError` for a store that has none."""
-    return await _joining(store).join(transaction)  # type: ignore[no-any-return]  # an AsyncJoins by its method
+    found: object = store
+    if not isinstance(found, AsyncJoins):
+        raise TypeError(NOTHING_TO_JOIN)
+    return await found.join(transaction)
 
 
-def _joining(store: object) -> Any:  # noqa: ANN401 - a store that has the method
-    if not hasattr(store, "join"):
-        message = "this store keeps its records in no database that a caller's transaction could take in"
-        raise TypeError(message)
-    return store
-
-
-def drive_within(flow: Generator[Op, Reply, _R], store: Store) -> _R:
+def drive_within(flow: Generator[Op, Reply, _R], store: Joined) -> _R:
     """Carry out `flow` on the caller's transaction: nothing is repeated, and what the database raises is raised."""
     try:
         op = next(flow)
@@ -177,7 +183,7 @@ def drive_within(flow: Generator[Op, Reply, _R], store: Store) -> _R:
         return stop.value  # type: ignore[no-any-return]  # StopIteration is not generic
 
 
-async def drive_within_async(flow: Generator[Op, Reply, _R], store: AsyncStore) -> _R:
+async def drive_within_async(flow: Generator[Op, Reply, _R], store: AsyncJoined) -> _R:
     """Carry out `flow` on the caller's transaction: nothing is repeated, and what the database raises is raised."""
     try:
         op = next(flow)

@@ -7,7 +7,7 @@ promise, and each bullet is a named case of `notwice.testing.conformance`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from notwice.model import Op, Page, Query, RecordView, Reply
 
@@ -106,10 +106,30 @@ class Unlisted(Protocol):
         ...
 
 
+NOTHING_TO_JOIN: Final = "this store keeps its records in no database that a caller's transaction could take in"
+
+
+class Joined(Protocol):
+    """A store's records on a caller's open transaction."""
+
+    def apply(self, ops: Sequence[Op]) -> Sequence[Reply]:
+        """Carry out a batch that names no id twice. Writes wait for the caller's commit; a get shows commits only."""
+        ...
+
+
+class AsyncJoined(Protocol):
+    """The same promises as `Joined`, for an event loop."""
+
+    async def apply(self, ops: Sequence[Op]) -> Sequence[Reply]:
+        """Carry out a batch that names no id twice. Writes wait for the caller's commit; a get shows commits only."""
+        ...
+
+
+@runtime_checkable
 class Joins(Protocol):
     """A store in a database of the caller's: its records can be written in the caller's own transaction."""
 
-    def join(self, transaction: object) -> Store:
+    def join(self, transaction: object) -> Joined:
         """The same records on the caller's open transaction: each write is committed, or not, with the caller's rows.
 
         Its calls raise what the database raises, repeat nothing and leave the transaction usable; a rival's record is
@@ -119,10 +139,11 @@ class Joins(Protocol):
         ...
 
 
+@runtime_checkable
 class AsyncJoins(Protocol):
     """The same promises as `Joins`, for an event loop."""
 
-    async def join(self, transaction: object) -> AsyncStore:
+    async def join(self, transaction: object) -> AsyncJoined:
         """The same records on the caller's open transaction: each write is committed, or not, with the caller's rows.
 
         Its calls raise what the database raises, repeat nothing and leave the transaction usable; a rival's record is

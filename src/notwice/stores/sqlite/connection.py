@@ -77,7 +77,12 @@ def patiently(attempt: Callable[[], T], deadline: float) -> T:
 
 
 def open_file(
-    path: Path, *, deadline: float, create: bool, network: Literal["refuse", "allow"] = "refuse"
+    path: Path,
+    *,
+    deadline: float,
+    create: bool,
+    network: Literal["refuse", "allow"] = "refuse",
+    other_tables: Literal["refuse", "allow"] = "refuse",
 ) -> sqlite3.Connection:
     """Open the store in the file at `path`, and make it if `create` and it is not there.
 
@@ -99,7 +104,8 @@ def open_file(
     try:
         connection.create_function("crc32", 1, crc32_of, deterministic=True)
         connection.create_function("is_readable", 3, is_readable, deterministic=True)
-        patiently(lambda: _prepare(connection, path, create=create), deadline)
+        shared = other_tables == "allow"
+        patiently(lambda: _prepare(connection, path, create=create, shared=shared), deadline)
     except BaseException:
         connection.close()
         raise
@@ -146,8 +152,8 @@ def _make(path: Path) -> None:
             os.close(folder)
 
 
-def _prepare(connection: sqlite3.Connection, path: Path, *, create: bool) -> None:
-    present = _check_tables(connection, path)
+def _prepare(connection: sqlite3.Connection, path: Path, *, create: bool, shared: bool) -> None:
+    present = _check_tables(connection, path, shared=shared)
     if not present and not create:
         raise StoreUnavailable(f"{path}: the store's tables are gone; restart this process if that is meant")
     for name, (value, expected) in SETTINGS.items():
@@ -156,16 +162,19 @@ def _prepare(connection: sqlite3.Connection, path: Path, *, create: bool) -> Non
         if found != expected:
             raise StoreUnavailable(f"{path}: SQLite can't be set to {name} = {value}; it says {found}")
     if not present:
-        _create_tables(connection, path)
+        _create_tables(connection, path, shared=shared)
 
 
-def _check_tables(connection: sqlite3.Connection, path: Path) -> bool:
-    """Whether the store's tables are there. Raises for those of something else, or of a newer release."""
+def _check_tables(connection: sqlite3.Connection, path: Path, *, shared: bool) -> bool:
+    """Whether the store's tables are there. Raises for those of a newer release, and, unless `shared`, of others."""
     names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-    if not names:
-        return False
     if schema.TABLE_OF_VERSION not in names:
-        raise StoreUnavailable(f"{path} is a SQLite database of something else; name a file of its own for the store")
+        if not names or shared:
+            return False
+        raise StoreUnavailable(
+            f"{path} is a SQLite database of something else; name a file of its own for the store, or pass "
+            "other_tables=allow if the records are to be kept beside those tables"
+        )
     (version,) = connection.execute(f"SELECT max(version) FROM {schema.TABLE_OF_VERSION}").fetchone()  # noqa: S608 - a constant
     if version > schema.VERSION:
         raise UnsupportedRecord(
@@ -175,10 +184,10 @@ def _check_tables(connection: sqlite3.Connection, path: Path) -> bool:
     return True
 
 
-def _create_tables(connection: sqlite3.Connection, path: Path) -> None:
+def _create_tables(connection: sqlite3.Connection, path: Path, *, shared: bool) -> None:
     try:
         connection.execute(schema.BEGIN)
-        if not _check_tables(connection, path):  # else another process has just made them
+        if not _check_tables(connection, path, shared=shared):  # else another process has just made them
             for statement in schema.CREATE:
                 connection.execute(statement)
             connection.execute(f"INSERT INTO {schema.TABLE_OF_VERSION} VALUES (?)", (schema.VERSION,))  # noqa: S608 - a constant

@@ -99,7 +99,7 @@ def is_readable(namespace: str, identifier: str, column: object) -> bool:
     return not isinstance(decoded((namespace, identifier), column), Unreadable)
 
 
-def look(connection: sqlite3.Connection, name: Name) -> Row | None:
+def look(connection: sqlite3.Connection | sqlite3.Cursor, name: Name) -> Row | None:
     """What is stored under `name`. Leaves no read transaction open."""
     rows = connection.execute(schema.LOOK, name).fetchall()
     return Row(*rows[0]) if rows else None

@@ -77,12 +77,15 @@ REPLACE: Final = """
     WHERE id = ?13 AND namespace = ?12 AND etag = ?15 AND created_ms = ?14 AND crc32(record) = checksum
 """
 
-REPLACE_ALL: Final = """
+# For a row that was looked at before, within the same transaction.
+REPLACE_WHOLE: Final = """
     UPDATE notwice_record SET
         etag = ?1, scope = ?2, state = ?3, released = ?4, lease_ms = ?5, written_ms = ?6, boot_ms = ?7, boot_id = ?8,
         expires_ms = ?9, checksum = ?10, record = ?11, created_ms = ?14
-    WHERE id = ?13 AND namespace = ?12 AND etag = ?15 AND crc32(record) = checksum
+    WHERE id = ?13 AND namespace = ?12 AND etag = ?15
 """
+
+REPLACE_ALL: Final = f"{REPLACE_WHOLE} AND crc32(record) = checksum"
 
 EXPIRED: Final = """
     SELECT place, etag, expires_ms FROM notwice_record

@@ -19,7 +19,7 @@ from notwice.model import Get, Insert, Op, Page, Query, RecordView, Reply, Swap
 from notwice.stores.clocks import Moment, SystemStoreClock, TrustedClock
 from notwice.stores.forks import stand_still_at_forks
 from notwice.stores.interrupts import take_lock
-from notwice.stores.port import StoreClock
+from notwice.stores.port import Joined, StoreClock
 from notwice.stores.shared import closed, cursor_after, name_of, refuse_repeated_names, reply_of, stamped
 from notwice.stores.sqlite import schema
 from notwice.stores.sqlite.connection import breaks_the_connection, explained, open_file, patiently, primary_code
@@ -58,6 +58,7 @@ class SqliteStore:
         timeout: seconds to wait for other threads and processes. The time that the disk takes comes on top.
         clock: wall and boot clock; the host's by default.
         network: ``"allow"`` opens a file on a network file system, too. Only do so if one host alone ever opens it.
+        other_tables: ``"allow"`` makes the store's tables in a database that has others, too, and sets it to WAL.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class SqliteStore:
         timeout: float = 2.0,
         clock: StoreClock | None = None,
         network: Literal["refuse", "allow"] = "refuse",
+        other_tables: Literal["refuse", "allow"] = "refuse",
     ) -> None:
         if not 0 < timeout <= TIMEOUT_MAX:
             raise ValueError(f"timeout must be more than 0 and at most {TIMEOUT_MAX} seconds; it is {timeout}")
@@ -79,7 +81,7 @@ class SqliteStore:
         self._path = Path(path).absolute()
         self._files = tuple(f"{self._path}{suffix}" for suffix in ("", "-wal", "-shm"))
         self._timeout = timeout
-        self._network: Literal["refuse", "allow"] = network
+        self._kind: dict[str, Literal["refuse", "allow"]] = {"network": network, "other_tables": other_tables}
         self._clock = TrustedClock(clock)
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
@@ -125,6 +127,12 @@ class SqliteStore:
         """Take in records of another store with their times, in one commit."""
         writes = [(Write(Insert(view.record), encode_record(view.record)), view.written_ms) for view in views]
         return self._turn(partial(self._load, writes))
+
+    def join(self, transaction: object) -> Joined:
+        """The same records on a transaction that is open on a ``sqlite3.Connection`` to this file."""
+        from notwice.stores.sqlite.joined import join  # noqa: PLC0415 - it uses this module
+
+        return join(self, transaction)
 
     def close(self) -> None:
         """Close the file; the last process to do so leaves no log behind. Raises `StoreUnavailable` if a call hangs."""
@@ -327,7 +335,7 @@ class SqliteStore:
             self._disconnect()
 
     def _connect(self, *, create: bool) -> None:
-        connection = open_file(self._path, deadline=self._deadline, create=create, network=self._network)
+        connection = open_file(self._path, deadline=self._deadline, create=create, **self._kind)
         self._swept_up_to = (0, 0)
         identities = self._identities_of_files()
         self._identities, self._connection = identities, connection

@@ -1,0 +1,187 @@
+"""The caller's side: its connections, its transactions and its rows, by driver."""
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pymysql
+import sqlalchemy
+import sqlalchemy.orm
+
+from tests.engines.mariadb import MariadbServer
+from tests.engines.postgres import PostgresServer
+
+PG_LEVELS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
+CREATE = "CREATE TABLE IF NOT EXISTS business (name VARCHAR(100))"
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Where the caller's rows are.
+
+    `transaction` opens a connection and a transaction on it, and gives what is handed over as ``transaction=``. It
+    commits in the end, or rolls back by an exception. `execute` runs a statement on what it gave.
+    """
+
+    url: str
+    transaction: Callable[[], AbstractContextManager[Any]]
+    execute: Callable[[Any, str], list[tuple[Any, ...]]]
+    locks_rows: bool = True  # a rival is told at once; else the whole database is locked
+    stale: tuple[type[Exception], ...] = ()  # how a transaction is told that it began too early
+    committed: Callable[[str], list[tuple[Any, ...]]] = field(default=lambda _: [])
+
+    def insert(self, transaction: Any, name: str) -> None:
+        self.execute(transaction, f"INSERT INTO business (name) VALUES ('{name}')")
+
+    def count(self, name: str) -> int:
+        """How many rows of that name are committed."""
+        ((count,),) = self.committed(f"SELECT count(*) FROM business WHERE name = '{name}'")
+        return int(count)
+
+
+def by_cursor(connection: Any, text: str) -> list[tuple[Any, ...]]:
+    with closing(connection.cursor()) as cursor:
+        cursor.execute(text)
+        return [tuple(row) for row in cursor.fetchall()] if cursor.description else []
+
+
+# --- SQLite -----------------------------------------------------------------------------------------------------------
+
+
+def sqlite_file(folder: Path) -> Path:
+    """A database that is the application's: it was there before the store's tables."""
+    path = folder / "app.db"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(CREATE)
+    return path
+
+
+def url_of(path: Path) -> str:
+    return f"sqlite:///{path}?other_tables=allow&timeout=0.2"
+
+
+def in_sqlite(path: Path) -> Callable[[str], list[tuple[Any, ...]]]:
+    def committed(text: str) -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(path)) as connection:
+            return by_cursor(connection, text)
+
+    return committed
+
+
+def sqlite_ledger(folder: Path, **options: Any) -> Ledger:
+    path = sqlite_file(folder)
+
+    @contextmanager
+    def transaction() -> Iterator[sqlite3.Connection]:
+        with closing(sqlite3.connect(path, timeout=0.2, **options)) as connection:
+            if connection.isolation_level is None:
+                connection.execute("BEGIN")
+            with connection:
+                yield connection
+
+    stale = (sqlite3.OperationalError,)
+    return Ledger(url_of(path), transaction, by_cursor, locks_rows=False, stale=stale, committed=in_sqlite(path))
+
+
+# --- PostgreSQL -------------------------------------------------------------------------------------------------------
+
+
+def address_of(server: PostgresServer, driver: str = "") -> str:
+    return f"postgresql{driver}://notwice@127.0.0.1:{server.port}/postgres"
+
+
+def psycopg_ledger(server: PostgresServer, level: str, *, implicit: bool = False, **options: Any) -> Ledger:
+    """`implicit`: as the driver begins transactions by itself, else in a block on a connection in autocommit."""
+    address = address_of(server)
+
+    def committed(text: str) -> list[tuple[Any, ...]]:
+        with psycopg.connect(address, autocommit=True) as connection:
+            return by_cursor(connection, text)
+
+    @contextmanager
+    def transaction() -> Iterator[Any]:
+        with psycopg.connect(address, autocommit=not implicit, **options) as connection:
+            connection.isolation_level = psycopg.IsolationLevel[level.replace(" ", "_")]
+            if implicit:
+                yield connection
+            else:
+                with connection.transaction():
+                    yield connection
+
+    committed(CREATE)
+    return Ledger(
+        server.url(table="records"),
+        transaction,
+        by_cursor,
+        stale=(psycopg.errors.SerializationFailure,),
+        committed=committed,
+    )
+
+
+# --- MariaDB ----------------------------------------------------------------------------------------------------------
+
+
+def pymysql_ledger(server: MariadbServer, level: str) -> Ledger:
+    def committed(text: str) -> list[tuple[Any, ...]]:
+        with server.connect() as connection:
+            return by_cursor(connection, text)
+
+    @contextmanager
+    def transaction() -> Iterator[Any]:
+        with server.connect(autocommit=False) as connection:
+            by_cursor(connection, f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
+            try:
+                yield connection
+            except BaseException:
+                connection.rollback()
+                raise
+            connection.commit()
+
+    committed(CREATE)
+    return Ledger(
+        server.url(table="records"), transaction, by_cursor, stale=(pymysql.OperationalError,), committed=committed
+    )
+
+
+# --- SQLAlchemy and Django --------------------------------------------------------------------------------------------
+
+
+def by_sqlalchemy(given: Any, text: str) -> list[tuple[Any, ...]]:
+    result = given.execute(sqlalchemy.text(text))
+    return [tuple(row) for row in result] if result.returns_rows else []
+
+
+def sqlalchemy_ledger(base: Ledger, address: str, *, session: bool, level: str | None = None) -> Ledger:
+    options = {} if level is None else {"isolation_level": level}
+    engine = sqlalchemy.create_engine(address, poolclass=sqlalchemy.NullPool, **options)
+
+    @contextmanager
+    def opened() -> Iterator[Any]:
+        if session:
+            with sqlalchemy.orm.Session(engine) as given, given.begin():
+                yield given
+        else:
+            with engine.begin() as connection:
+                yield connection
+
+    return Ledger(
+        base.url, opened, by_sqlalchemy, base.locks_rows, (sqlalchemy.exc.DBAPIError, *base.stale), base.committed
+    )
+
+
+def django_ledger(base: Ledger, alias: str) -> Ledger:
+    from django.db import connections, transaction  # noqa: PLC0415 - Django is set up first
+
+    @contextmanager
+    def opened() -> Iterator[Any]:
+        try:
+            with transaction.atomic(using=alias):
+                yield connections[alias]
+        finally:
+            connections[alias].close()
+
+    return Ledger(base.url, opened, by_cursor, base.locks_rows, base.stale, base.committed)

@@ -1,0 +1,376 @@
+"""What must hold with every driver whose transactions a guard can join, for code that blocks."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from notwice import Guard, InProgress, Mismatch, Operation, Policy, Replay, Unresolved
+from notwice.errors import NotCompleted, OperationEnded, OwnershipLost, StoreUnavailable
+from notwice.model import RecordView, State
+from notwice.stores import open_store
+from notwice.testing import VirtualClock
+from tests.stores.children import in_child
+from tests.stores.transactions.ledgers import Ledger
+
+ATOMIC = Policy(atomic=True)
+BRIEF = Policy(atomic=True, lease=0.05)
+WAIT_S = 20
+
+
+class RolledBack(Exception):
+    """Raised to leave a transaction."""
+
+
+class Crash(Exception):
+    """Raised in a handler."""
+
+
+def begun(guard: Guard, key: str, **options: Any) -> Operation:
+    outcome = guard.begin("s", key, **options)
+    assert isinstance(outcome, Operation), outcome
+    return outcome
+
+
+def view_of(guard: Guard, key: str) -> RecordView:
+    view = guard.lookup("s", key)
+    assert view is not None
+    return view
+
+
+def pay(ledger: Ledger, operation: Operation) -> None:
+    """Commit one row together with the operation's result."""
+    with ledger.transaction() as transaction:
+        ledger.insert(transaction, operation.key)
+        operation.complete("done", transaction=transaction)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that a server's clock, or another connection, brings about."""
+    pause = threading.Event()
+    for _ in range(WAIT_S * 100):
+        if condition():
+            return
+        pause.wait(0.01)
+    pytest.fail("it did not come about")
+
+
+class Joining:
+    """The scenarios; a subclass has the fixture ``ledger``."""
+
+    @pytest.fixture
+    def guard(self, ledger: Ledger) -> Iterator[Guard]:
+        """A guard whose heart beats only when it is told to."""
+        with Guard(open_store(ledger.url), clock=VirtualClock()) as guard:
+            yield guard
+
+    @pytest.fixture
+    def key(self, request: pytest.FixtureRequest) -> str:
+        name: str = request.node.name
+        return name[:90]
+
+    # --- complete on the caller's transaction
+
+    def test_result_and_rows_are_committed_together(self, ledger: Ledger, guard: Guard, key: str) -> None:
+        """C09: before the commit duplicates see a running operation, after it its result."""
+        with begun(guard, key, policy=ATOMIC) as operation:
+            with ledger.transaction() as transaction:
+                ledger.insert(transaction, key)
+                operation.checkpoint("inserted", 1, transaction=transaction)
+                operation.complete("done", transaction=transaction)
+                assert isinstance(guard.begin("s", key, policy=ATOMIC), InProgress)
+            assert operation.ended
+        outcome = guard.begin("s", key)
+        assert isinstance(outcome, Replay)
+        assert outcome.result == "done"
+        assert outcome.view.record.recovery_point == "inserted"
+        assert ledger.count(key) == 1
+
+    def test_a_refusal_and_rows_are_committed_together(self, ledger: Ledger, guard: Guard, key: str) -> None:
+        """`fail` takes a transaction, too."""
+        with begun(guard, key, policy=ATOMIC) as operation, ledger.transaction() as transaction:
+            operation.fail("no", transaction=transaction)
+        outcome = guard.begin("s", key)
+        assert isinstance(outcome, Replay)
+        assert outcome.failed
+
+    def test_a_rollback_takes_the_completion_back(self, ledger: Ledger, guard: Guard, key: str) -> None:
+        """C09 (c): rolled back after complete was called, the key is not completed, and the owner may do it again."""
+        with begun(guard, key, policy=ATOMIC) as operation:
+            with suppress(RolledBack), ledger.transaction() as transaction:
+                ledger.insert(transaction, key)
+                operation.complete("done", transaction=transaction)
+                raise RolledBack
+            assert view_of(guard, key).state is State.IN_PROGRESS
+            assert ledger.count(key) == 0
+            with ledger.transaction() as transaction:
+                ledger.insert(transaction, key)
+                operation.complete("done at last", transaction=transaction)
+        outcome = guard.begin("s", key)
+        assert isinstance(outcome, Replay)
+        assert outcome.result == "done at last"
+        assert ledger.count(key) == 1
+
+    def test_after_a_rollback_the_next_one_runs_it_at_once(self, ledger: Ledger, guard: Guard, key: str) -> None:
+        """What left its handler by an exception after complete was called, and was rolled back, may run again."""
+        with suppress(Crash), begun(guard, key, policy=ATOMIC) as operation, ledger.transaction() as transaction:
+            ledger.insert(transaction, key)
+            operation.complete("done", transaction=transaction)
+            raise Crash
+        guard._runtime.clock.advance(1)  # type: ignore[attr-defined]  # a VirtualClock: what was locked is sent again
+        again = begun(guard, key, policy=ATOMIC)
+        assert again.attempt == 2
+        assert ledger.count(key) == 0
+
+    def test_an_exception_after_the_commit_changes_nothing(self, ledger: Ledger, guard: Guard, key: str) -> None:
+        """The handler fails after its transaction was committed: the operation is completed."""
+        with suppress(Crash), begun(guard, key, policy=ATOMIC) as operation:
+            with ledger.transaction() as transaction:
+                operation.complete("done", transaction=transaction)
+            raise Crash
+        assert isinstance(guard.begin("s", key), Replay)
+        assert operation.ended
+
+    def test_complete_twice(self, ledger: Ledger, guard: Guard, key: str) -> None:
+        """The same complete may be repeated within its transaction; another one is a fault of the calling code."""
+        with begun(guard, key, policy=ATOMIC) as operation, ledger.transaction() as transaction:
+            operation.complete("done", transaction=transaction)
+            operation.complete("done", transaction=transaction)
+            with pytest.raises(OperationEnded):
+                operation.complete("other", transaction=transaction)
+            with pytest.raises(OperationEnded):
+                operation.fail("no", transaction=transaction)
+        outcome = guard.begin("s", key)
+        assert isinstance(outcome, Replay)
+        assert outcome.result == "done"
+
+    def test_a_commit_whose_answer_was_lost(self, ledger: Ledger, guard: Guard, key: str) -> None:
+        """C09 (b), P13: who repeats a transaction that was committed is stopped, before its rows are there twice."""
+        with begun(guard, key, policy=ATOMIC) as operation:
+            pay(ledger, operation)
+            with pytest.raises(OperationEnded, match="was committed"):
+                pay(ledger, operation)
+        assert ledger.count(key) == 1
+        assert isinstance(guard.begin("s", key), Replay)
+
+    def test_who_has_lost_it_rolls_back(self, ledger: Ledger, guard: Guard, key: str) -> None:
+        """P5: a lapsed atomic operation is taken over without asking; the late owner's complete raises."""
+        late = begun(guard, key, policy=BRIEF)
+        until(lambda: view_of(guard, key).lapsed)
+        taker = begun(guard, key, policy=ATOMIC)
+        with pytest.raises(OwnershipLost):
+            pay(ledger, late)
+        with taker:
+            pay(ledger, taker)
+        assert ledger.count(key) == 1
+        assert late.lost
+
+    def test_a_taker_comes_while_the_owner_is_about_to_commit(self, ledger: Ledger, guard: Guard, key: str) -> None:
+        """P1, P5: of a late owner whose completion is not committed yet, and its taker, one commits."""
+        late = begun(guard, key, policy=BRIEF)
+        until(lambda: view_of(guard, key).lapsed)
+        with late, ledger.transaction() as transaction:
+            ledger.insert(transaction, key)
+            late.complete("late", transaction=transaction)
+            if ledger.locks_rows:
+                assert isinstance(guard.begin("s", key, policy=ATOMIC), InProgress)
+            else:
+                with pytest.raises(StoreUnavailable):
+                    guard.begin("s", key, policy=ATOMIC)
+        assert isinstance(guard.begin("s", key, policy=ATOMIC), Replay)
+        assert ledger.count(key) == 1
+
+    def test_heartbeats(self, ledger: Ledger, guard: Guard, key: str) -> None:
+        """A lease is renewed before the transaction; while it holds the record a heartbeat fails, and does no harm."""
+        with begun(guard, key, policy=Policy(atomic=True, lease=9)) as operation:
+            operation.heartbeat()
+            before = view_of(guard, key).record.etag
+            guard._runtime.clock.advance(3.1)  # type: ignore[attr-defined]  # a VirtualClock
+            assert view_of(guard, key).record.etag != before
+            with ledger.transaction() as transaction:
+                operation.checkpoint("one", transaction=transaction)
+                guard._runtime.clock.advance(4)  # type: ignore[attr-defined]  # as above
+                operation.complete("done", transaction=transaction)
+                guard._runtime.clock.advance(4)  # type: ignore[attr-defined]  # as above
+            assert not operation.lost
+        assert isinstance(guard.begin("s", key), Replay)
+
+    def test_a_heartbeat_after_a_checkpoint_was_committed(self, ledger: Ledger, guard: Guard, key: str) -> None:
+        """The owner goes on from what its transaction left, and from what it knew if that was rolled back."""
+        with begun(guard, key, policy=ATOMIC) as operation:
+            with ledger.transaction() as transaction:
+                operation.checkpoint("kept", transaction=transaction)
+            operation.heartbeat()
+            with suppress(RolledBack), ledger.transaction() as transaction:
+                operation.checkpoint("lost", transaction=transaction)
+                raise RolledBack
+            operation.heartbeat()
+            assert operation.recovery_point == "kept"
+            with ledger.transaction() as transaction:
+                operation.complete("done", transaction=transaction)
+        assert isinstance(guard.begin("s", key), Replay)
+
+    def test_killed_before_the_commit(self, ledger: Ledger, guard: Guard, key: str) -> None:
+        """C09 (a), P7: there is no row, and once the lease is over the next one runs it without asking."""
+        assert in_child(lambda: paid_and_killed(ledger, key, committed=False)) == -signal.SIGKILL
+        assert ledger.count(key) == 0
+        until(lambda: view_of(guard, key).lapsed)
+        assert view_of(guard, key).unresolved
+        with begun(guard, key, policy=ATOMIC) as again:
+            assert again.attempt == 2
+            pay(ledger, again)
+        assert ledger.count(key) == 1
+
+    def test_killed_after_the_commit(self, ledger: Ledger, guard: Guard, key: str) -> None:
+        """C09 (b): the next one is given the result, and there is one row."""
+        assert in_child(lambda: paid_and_killed(ledger, key, committed=True)) == -signal.SIGKILL
+        assert isinstance(guard.begin("s", key, policy=ATOMIC), Replay)
+        assert ledger.count(key) == 1
+
+    def test_an_atomic_operation_is_completed_in_a_transaction(self, ledger: Ledger, guard: Guard, key: str) -> None:
+        """Complete without a transaction, or with one where the claim was not atomic, is refused."""
+        with pytest.raises(ValueError, match="by transaction="), begun(guard, key, policy=ATOMIC) as operation:
+            operation.complete("done")
+        plain = begun(guard, f"{key}2")
+        with ledger.transaction() as transaction, pytest.raises(ValueError, match="atomic=True"):
+            plain.complete("done", transaction=transaction)
+
+    # --- begin on the caller's transaction
+
+    def test_claim_result_and_rows_are_committed_together(self, ledger: Ledger, guard: Guard, key: str) -> None:
+        """Begun on a transaction, nobody sees the operation before the commit; then it is completed."""
+        with ledger.transaction() as transaction, begun(guard, key, transaction=transaction) as operation:
+            ledger.insert(transaction, key)
+            assert guard.lookup("s", key) is None
+            operation.checkpoint("inserted")
+            operation.complete("done")
+            operation.complete("done")
+        outcome = guard.begin("s", key)
+        assert isinstance(outcome, Replay)
+        assert outcome.result == "done"
+        assert ledger.count(key) == 1
+
+    def test_what_is_rolled_back_never_was(self, ledger: Ledger, guard: Guard, key: str) -> None:
+        """By an exception, after complete or before: no record, no row, and the next one begins anew."""
+        for complete in (False, True):
+            with (
+                suppress(Crash),
+                ledger.transaction() as transaction,
+                begun(guard, key, transaction=transaction) as operation,
+            ):
+                ledger.insert(transaction, key)
+                if complete:
+                    operation.complete("done")
+                raise Crash
+        assert guard.lookup("s", key) is None
+        assert ledger.count(key) == 0
+        assert begun(guard, key).attempt == 1
+
+    def test_leaving_without_a_move(self, ledger: Ledger, guard: Guard, key: str) -> None:
+        """It raises, so that the transaction is rolled back, and nothing is written."""
+        with (
+            pytest.raises(NotCompleted, match="roll"),
+            ledger.transaction() as transaction,
+            begun(guard, key, transaction=transaction),
+        ):
+            ledger.insert(transaction, key)
+        assert guard.lookup("s", key) is None
+        assert ledger.count(key) == 0
+
+    def test_a_commit_without_complete(self, ledger: Ledger, guard: Guard, key: str) -> None:
+        """P7: the record is unresolved, and held whatever the policy; what was begun can't be completed afterwards."""
+        with ledger.transaction() as transaction:
+            operation = begun(guard, key, transaction=transaction, policy=BRIEF)
+            ledger.insert(transaction, key)
+        until(lambda: view_of(guard, key).unresolved)
+        assert isinstance(guard.begin("s", key, policy=ATOMIC), Unresolved)
+        with pytest.raises(Exception):  # noqa: B017, PT011 - the connection is closed, or the transaction is over
+            operation.complete("done")
+
+    def test_a_key_that_is_there_already(self, ledger: Ledger, guard: Guard, key: str) -> None:
+        """C14: in a transaction with an earlier insert, the answer is that of any begin, and all goes on."""
+        running = begun(guard, f"{key}1", request=1)
+        begun(guard, f"{key}2", request=1).complete("done")
+        begun(guard, f"{key}3").suspend("what became of it is not known")
+        with ledger.transaction() as transaction:
+            ledger.insert(transaction, key)
+            outcomes = [
+                guard.begin("s", f"{key}{number}", request=request, transaction=transaction)
+                for number, request in ((1, 1), (2, 1), (2, 2), (3, 1))
+            ]
+            assert list(map(type, outcomes)) == [InProgress, Replay, Mismatch, Unresolved]
+            assert ledger.execute(transaction, "SELECT 1") == [(1,)]
+            ledger.insert(transaction, key)
+        assert ledger.count(key) == 2
+        running.complete("undisturbed")
+
+    def test_a_key_that_came_after_the_transaction_began(self, ledger: Ledger, guard: Guard, key: str) -> None:
+        """C14: what the transaction can't see, for it reads as of its beginning, is seen by the guard."""
+        with ledger.transaction() as transaction:
+            assert ledger.execute(transaction, f"SELECT count(*) FROM business WHERE name = '{key}'") == [(0,)]
+            begun(guard, f"{key}1").complete("done")
+            begun(guard, f"{key}2")
+            if ledger.locks_rows:
+                ledger.insert(transaction, key)
+            found = guard.begin("s", f"{key}1", transaction=transaction)
+            assert isinstance(found, Replay)
+            assert isinstance(guard.begin("s", f"{key}2", transaction=transaction), InProgress)
+            assert ledger.execute(transaction, "SELECT 1") == [(1,)]
+        assert ledger.count(key) == ledger.locks_rows
+
+    def test_a_key_twice_in_one_transaction(self, ledger: Ledger, guard: Guard, key: str) -> None:
+        """The second begin finds what the first has written, which nobody else sees yet."""
+        with ledger.transaction() as transaction, begun(guard, key, transaction=transaction) as operation:
+            assert not isinstance(guard.begin("s", key, transaction=transaction), Operation)
+            operation.complete("done")
+            second = guard.begin("s", key, transaction=transaction)
+            assert isinstance(second, Replay)
+            assert ledger.execute(transaction, "SELECT 1") == [(1,)]
+
+    def test_a_rival_that_is_not_committed_yet(self, ledger: Ledger, guard: Guard, key: str) -> None:
+        """P1, C14: it is told soon, and its own transaction goes on; where one lock is all there is, it is refused."""
+        with ledger.transaction() as first, begun(guard, key, transaction=first) as operation:
+            if ledger.locks_rows:
+                with ledger.transaction() as second:
+                    ledger.insert(second, key)
+                    assert isinstance(guard.begin("s", key, transaction=second), InProgress)
+                    assert ledger.execute(second, "SELECT 1") == [(1,)]
+                assert isinstance(guard.begin("s", key), InProgress)
+            else:
+                with pytest.raises(ledger.stale), ledger.transaction() as second:
+                    guard.begin("s", key, transaction=second)
+                with pytest.raises(StoreUnavailable):
+                    guard.begin("s", key)
+            operation.complete("done")
+        assert ledger.count(key) == ledger.locks_rows
+        assert isinstance(guard.begin("s", key), Replay)
+
+    def test_a_lapsed_atomic_operation_is_taken_over_in_a_transaction(
+        self, ledger: Ledger, guard: Guard, key: str
+    ) -> None:
+        """A re-claim, too, is committed with the rows; committed without an end it is no proof any longer."""
+        begun(guard, key, policy=BRIEF)
+        until(lambda: view_of(guard, key).lapsed)
+        with suppress(Crash), ledger.transaction() as transaction, begun(guard, key, transaction=transaction) as taker:
+            assert taker.recovered
+            raise Crash
+        with ledger.transaction() as transaction:
+            begun(guard, key, transaction=transaction)
+        until(lambda: view_of(guard, key).unresolved)
+        assert isinstance(guard.begin("s", key, policy=ATOMIC), Unresolved)
+
+
+def paid_and_killed(ledger: Ledger, key: str, *, committed: bool) -> None:
+    """Complete a row's operation in a transaction, and be killed right before or after its commit."""
+    guard = Guard.open(ledger.url)
+    operation = begun(guard, key, policy=Policy(atomic=True, lease=0.3))
+    with ledger.transaction() as transaction:
+        ledger.insert(transaction, key)
+        operation.complete("done", transaction=transaction)
+        if not committed:
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)

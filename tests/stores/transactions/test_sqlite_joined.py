@@ -1,0 +1,169 @@
+"""A SQLite store on the caller's transactions: the driver's, SQLAlchemy's."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from notwice import AsyncGuard, Guard, Operation, Policy, Replay
+from notwice.errors import OwnershipLost, StoreUnavailable
+from notwice.operation import AsyncOperation
+from tests.stores.transactions.ledgers import Ledger, sqlalchemy_ledger, sqlite_file, sqlite_ledger, url_of
+from tests.stores.transactions.scenarios import Joining, begun
+
+
+class TestImplicit(Joining):
+    """A transaction that the driver begins by itself."""
+
+    @pytest.fixture
+    def ledger(self, tmp_path: Path) -> Ledger:
+        return sqlite_ledger(tmp_path)
+
+
+class TestExplicit(Joining):
+    """A transaction that was begun by BEGIN, on a connection that begins none by itself."""
+
+    @pytest.fixture
+    def ledger(self, tmp_path: Path) -> Ledger:
+        return sqlite_ledger(tmp_path, isolation_level=None)
+
+
+class TestSqlalchemyConnection(Joining):
+    """A connection of SQLAlchemy's."""
+
+    @pytest.fixture
+    def ledger(self, tmp_path: Path) -> Ledger:
+        return sqlalchemy_ledger(sqlite_ledger(tmp_path), f"sqlite:///{tmp_path / 'app.db'}?timeout=0.2", session=False)
+
+
+class TestSqlalchemySession(Joining):
+    """A session of SQLAlchemy's."""
+
+    @pytest.fixture
+    def ledger(self, tmp_path: Path) -> Ledger:
+        return sqlalchemy_ledger(sqlite_ledger(tmp_path), f"sqlite:///{tmp_path / 'app.db'}?timeout=0.2", session=True)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return sqlite_file(tmp_path)
+
+
+def names_in(path: Path) -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute("SELECT name FROM business").fetchall()
+
+
+def test_a_transaction_that_began_too_early(path: Path) -> None:
+    """C15: what has read before another wrote can't write any more. It is told so, and does all of it again."""
+    with Guard.open(url_of(path)) as guard, closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        operation = begun(guard, "k", policy=Policy(atomic=True))
+        connection.execute("BEGIN")
+        connection.execute("SELECT * FROM business").fetchall()
+        begun(guard, "another")
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            operation.complete("done", transaction=connection)
+        connection.execute("ROLLBACK")
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("INSERT INTO business VALUES ('k')")
+        operation.complete("done", transaction=connection)
+        connection.execute("COMMIT")
+        assert isinstance(guard.begin("s", "k"), Replay)
+        assert names_in(path) == [("k",)]
+
+
+def test_connections_that_would_commit_apart(path: Path, tmp_path: Path) -> None:
+    """One in autocommit, to another file or to memory, or with the store's file attached, is refused by a sentence."""
+    other, memory = sqlite3.connect(tmp_path / "other.db"), sqlite3.connect(":memory:")
+    bare, attached = sqlite3.connect(path, isolation_level=None), sqlite3.connect(tmp_path / "other.db")
+    attached.execute("ATTACH ? AS records", (str(path),))
+    with Guard.open(url_of(path)) as guard:
+        operation = begun(guard, "k", policy=Policy(atomic=True))
+        for connection, sentence in (
+            (bare, "BEGIN IMMEDIATE"),
+            (other, "one to 'other.db'; the store's file is not open there"),
+            (memory, "one to 'memory'"),
+            (attached, "attached as 'records'"),
+        ):
+            with pytest.raises(ValueError, match=sentence):
+                operation.complete("done", transaction=connection)
+            with pytest.raises(ValueError, match=sentence):
+                guard.begin("s", "new", transaction=connection)
+            connection.close()
+        for given in (path, "BEGIN", 1, object()):
+            with pytest.raises(TypeError, match=r"takes a sqlite3\.Connection"):
+                operation.complete("done", transaction=given)
+        operation.heartbeat()
+
+
+def test_whatever_the_caller_has_set(path: Path) -> None:
+    """Row and text factories of the caller's connection are the caller's, before and after."""
+    with Guard.open(url_of(path)) as guard, closing(sqlite3.connect(path)) as connection:
+        connection.row_factory = lambda _, row: {"only": row[0]}
+        connection.text_factory = bytes
+        operation = begun(guard, "k", transaction=connection)
+        assert not isinstance(guard.begin("s", "k", transaction=connection), Operation)
+        operation.complete("done")
+        connection.execute("INSERT INTO business VALUES ('k')")
+        assert connection.execute("SELECT name FROM business").fetchall() == [{"only": b"k"}]
+        connection.commit()
+        assert isinstance(guard.begin("s", "k"), Replay)
+
+
+def test_a_damaged_record_is_not_replaced(path: Path) -> None:
+    """What the store would not overwrite, it does not overwrite on the caller's transaction either."""
+    with Guard.open(url_of(path)) as guard, closing(sqlite3.connect(path)) as connection:
+        operation = begun(guard, "k", policy=Policy(atomic=True))
+        connection.execute("UPDATE notwice_record SET record = x'00'")
+        connection.commit()
+        with pytest.raises(OwnershipLost):
+            operation.complete("done", transaction=connection)
+        connection.rollback()
+        assert connection.execute("SELECT record FROM notwice_record").fetchall() == [(b"\0",)]
+
+
+def test_after_the_transaction_is_over(path: Path) -> None:
+    """An operation that was begun on a transaction can't be ended after that was committed."""
+    with Guard.open(url_of(path)) as guard, closing(sqlite3.connect(path)) as connection:
+        operation = begun(guard, "k", transaction=connection)
+        connection.commit()
+        with pytest.raises(ValueError, match="is over"):
+            operation.complete("done")
+
+
+def test_tables_of_others_are_not_joined_unasked(path: Path, tmp_path: Path) -> None:
+    """A database of something else is refused, unless the URL says that the records are to be kept beside it."""
+    with pytest.raises(StoreUnavailable, match="other_tables=allow"):
+        Guard.open(f"sqlite:///{path}")
+    Guard.open(url_of(path)).close()
+    Guard.open(f"sqlite:///{path}").close()
+
+
+async def test_an_event_loop(path: Path) -> None:
+    """An async guard takes a connection of the blocking driver, for there is no other."""
+    async with AsyncGuard.open(url_of(path)) as guard:
+        outcome = await guard.begin("s", "k", policy=Policy(atomic=True))
+        assert isinstance(outcome, AsyncOperation)
+        async with outcome:
+            with closing(sqlite3.connect(path)) as connection, connection:
+                connection.execute("INSERT INTO business VALUES ('k')")
+                await outcome.complete("done", transaction=connection)
+        with closing(sqlite3.connect(path)) as connection, connection:
+            inner = await guard.begin("s", "l", transaction=connection)
+            assert isinstance(inner, AsyncOperation)
+            async with inner:
+                await inner.complete("too")
+        assert isinstance(await guard.begin("s", "k"), Replay)
+        assert isinstance(await guard.begin("s", "l"), Replay)
+    assert names_in(path) == [("k",)]
+
+
+def test_stores_that_nothing_can_join(tmp_path: Path) -> None:
+    """A store in no database of the caller's says so."""
+    with Guard.open("memory://") as guard, closing(sqlite3.connect(tmp_path / "a.db")) as connection:
+        operation = begun(guard, "k", policy=Policy(atomic=True))
+        with pytest.raises(TypeError, match="no database"):
+            operation.complete("done", transaction=connection)
+        with pytest.raises(TypeError, match="no database"):
+            guard.begin("s", "l", transaction=connection)
