@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from notwice.errors import StoreUnavailable
+from notwice.errors import RecordTooLarge, StoreUnavailable
 from notwice.model import Get, Insert, Op, Page, Query, Record, Reply
 from notwice.stores.batching import Batching, _ThreadCall
 from notwice.stores.memory import MemoryStore
@@ -520,14 +520,15 @@ def test_the_store_below_is_asked_as_it_was_asked(batching: Batching, slow: Slow
     assert batching.purge(10) == 0
 
 
-def test_a_locked_key_concerns_only_its_callers() -> None:
-    """T22: a batch that meets a locked key is split: only who asked for that key is told."""
+@pytest.mark.parametrize("refusal", [KeyLocked, RecordTooLarge])
+def test_a_refusal_concerns_only_its_callers(refusal: type[StoreUnavailable]) -> None:
+    """T22: a batch that meets a locked key, or a record that is too large, is split: only who asked for it is told."""
 
     class Locks(Slow):
         def apply(self, ops: Sequence[Op]) -> Sequence[Reply]:
             if any(not isinstance(op, Get) and op.record.key == "3" for op in ops):
                 self.batches.append(["refused"])
-                raise KeyLocked("held by an open transaction")
+                raise refusal("nothing was done")
             return super().apply(ops)
 
     slow = Locks()
@@ -540,8 +541,8 @@ def test_a_locked_key_concerns_only_its_callers() -> None:
         wait_until(lambda: len(batching._pending) == 6)
         slow.let_go()
         assert first.result()[0].won
-        assert [isinstance(call.exception(), StoreUnavailable) for call in calls] == [
-            number == 3 for number in range(6)
-        ]
+        errors = [call.exception() for call in calls]
+        assert [isinstance(error, StoreUnavailable) for error in errors] == [number == 3 for number in range(6)]
+        assert isinstance(errors[3], RecordTooLarge) is (refusal is RecordTooLarge)
     assert slow.batches.count(["refused"]) == 2
     assert max(map(len, slow.batches)) == 1

@@ -26,14 +26,15 @@ from notwice.stores.calls import (
     PENDING_MAX,
     WATCHES,
     LoopCall,
+    may_be_split,
     operations_of,
     settle,
     share_out,
     take,
 )
 from notwice.stores.forks import stand_still_at_forks
-from notwice.stores.port import NOTHING_TO_JOIN, AsyncJoined, AsyncJoins, AsyncStore, Store
-from notwice.stores.shared import KeyLocked, Name, closed, refuse_repeated_names
+from notwice.stores.port import AsyncStore, Store
+from notwice.stores.shared import Name, closed, refuse_repeated_names
 
 TRIPS_MAX: Final = 2
 """How many batches of a loop are under way at once: one that the server works on, one on its way."""
@@ -82,12 +83,6 @@ class SharedTrips:
     async def purge(self, limit: int) -> int:
         """Purge the store."""
         return await self._store.purge(limit)
-
-    async def join(self, transaction: object) -> AsyncJoined:
-        """The store's records on the caller's transaction, alone. Raises `TypeError` if the store behind can't."""
-        if not isinstance(self._store, AsyncJoins):
-            raise TypeError(NOTHING_TO_JOIN)
-        return await self._store.join(transaction)
 
     async def close(self) -> None:
         """Carry out what is pending in this loop, then close the store."""
@@ -189,14 +184,12 @@ class _Trips:
                 self._set_off_soon(loop)
 
     async def _carry_out(self, batch: Sequence[LoopCall]) -> bool:
-        """Carry out a batch and answer its callers. If it met a locked key and can be split, nobody is answered."""
+        """Carry out a batch and answer its callers. If nothing was done and it can be split, nobody is answered."""
         try:
             replies = await self._store.apply(operations_of(batch))
-        except KeyLocked as error:
-            if len(batch) > 1:
-                return False
-            share_out(batch, (), error)
         except Exception as error:  # noqa: BLE001 - each caller is told
+            if may_be_split(error, batch):
+                return False
             share_out(batch, (), error)
         except BaseException:  # the loop ends
             share_out(batch, (), StoreUnavailable("this event loop ended; whether it was carried out is not known"))

@@ -36,6 +36,7 @@ from notwice.stores.calls import (
     WATCHES,
     Call,
     LoopCall,
+    may_be_split,
     operations_of,
     settle,
     share_out,
@@ -44,8 +45,8 @@ from notwice.stores.calls import (
 from notwice.stores.findings import Finding
 from notwice.stores.forks import stand_still_at_forks
 from notwice.stores.interrupts import take_lock
-from notwice.stores.port import NOTHING_TO_JOIN, AsyncJoined, Joined, Joins, Loads, Store
-from notwice.stores.shared import KeyLocked, closed, refuse_repeated_names
+from notwice.stores.port import Loads, Store
+from notwice.stores.shared import closed, refuse_repeated_names
 
 T = TypeVar("T")
 
@@ -156,12 +157,6 @@ class Batching:
         if not isinstance(self._store, Loads):
             raise NotImplementedError("this store takes in no records of another one")
         return self._store.load(views)
-
-    def join(self, transaction: object) -> Joined:
-        """The store's records on the caller's transaction, alone. Raises `TypeError` if the store behind can't."""
-        if not isinstance(self._store, Joins):
-            raise TypeError(NOTHING_TO_JOIN)
-        return self._store.join(transaction)
 
     def findings(self) -> list[Finding]:
         """What could break a promise among the settings of the server behind; nothing where there are none."""
@@ -300,7 +295,7 @@ class Batching:
         return call is None or not call.answered
 
     def _lead_batch(self) -> None:
-        """Carry out one batch of what is pending. If it meets a locked key, each call by itself."""
+        """Carry out one batch of what is pending. If a locked key or a record's size stops it, each call by itself."""
         with self._lock:
             pending = self._pending.copy()
             batch = take(pending, self._batch_max)
@@ -311,11 +306,11 @@ class Batching:
         self._under_way = ()
 
     def _carry_out(self, batch: Sequence[_ThreadCall | LoopCall]) -> bool:
-        """Carry out a batch and answer its callers. If it met a locked key and can be split, nobody is answered."""
+        """Carry out a batch and answer its callers. If nothing was done and it can be split, nobody is answered."""
         try:
             replies = self._store.apply(operations_of(batch)) if batch else ()
         except BaseException as error:
-            if isinstance(error, KeyLocked) and len(batch) > 1:
+            if may_be_split(error, batch):
                 return False
             self._answer(batch, (), error)
             if not isinstance(error, Exception):
@@ -404,24 +399,9 @@ class AsyncBatching:
         """Purge the store."""
         return await self._batching.run_in_worker(partial(self._batching.purge, limit))
 
-    async def join(self, transaction: object) -> AsyncJoined:
-        """The store's records on the caller's transaction, alone. Raises `TypeError` if the store behind can't."""
-        return _JoinedInLoop(self._batching.join(transaction))
-
     async def close(self) -> None:
         """Carry out what is pending, then close the store and end the worker thread."""
         await asyncio.to_thread(self._batching.close)
-
-
-class _JoinedInLoop:
-    """An `AsyncJoined` that blocks its loop, as the caller's connection does: it may be used in one thread only."""
-
-    def __init__(self, joined: Joined) -> None:
-        self._joined = joined
-
-    async def apply(self, ops: Sequence[Op]) -> Sequence[Reply]:
-        """Carry out a batch that names no id twice."""
-        return self._joined.apply(ops)
 
 
 class _Worker:

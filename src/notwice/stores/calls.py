@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeVar
 
-from notwice.errors import StoreUnavailable
+from notwice.errors import RecordTooLarge, StoreUnavailable
 from notwice.model import Op, Reply
-from notwice.stores.shared import Name, name_of
+from notwice.stores.shared import KeyLocked, Name, name_of
 
 BATCH_MAX: Final = 256
 """How many operations share a commit at most: so many take a few milliseconds beside the sync that they share."""
@@ -46,7 +46,8 @@ class Call:
     def result(self) -> Sequence[Reply]:
         """The replies; or what became of the batch, as an error of this caller's own."""
         if self.error is not None:
-            raise StoreUnavailable(_told(self.error)) from self.error
+            kind = RecordTooLarge if isinstance(self.error, RecordTooLarge) else StoreUnavailable
+            raise kind(_told(self.error)) from self.error
         assert self.replies is not None
         return self.replies
 
@@ -105,6 +106,11 @@ def take(pending: deque[C], size_max: int, busy: Iterable[Name] = ()) -> list[C]
         names.update(call.names)
     pending.extendleft(reversed(deferred))
     return batch
+
+
+def may_be_split(error: BaseException, batch: Sequence[Call]) -> bool:
+    """Whether the error says that nothing was done, and each call of the batch can be carried out by itself."""
+    return isinstance(error, KeyLocked | RecordTooLarge) and len(batch) > 1
 
 
 def operations_of(batch: Iterable[Call]) -> list[Op]:

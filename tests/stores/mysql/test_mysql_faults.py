@@ -7,14 +7,16 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 
 from notwice import AsyncGuard, AsyncOperation, Guard, InProgress, Operation, Policy, Replay, StoreUnavailable
-from notwice.model import Get
+from notwice.model import Get, Insert
 from notwice.stores.mysql.place import place_of
 from notwice.stores.mysql.store import MysqlStore
 from notwice.stores.urls import parsed
+from notwice.testing.conformance.records import new_record
 from tests.engines.mariadb import MariadbServer, mariadb_server
 from tests.engines.proxy import Proxy
 from tests.engines.redis import wait_until
@@ -152,9 +154,9 @@ def test_a_wrong_password(mariadb: MariadbServer) -> None:
 
 def test_killed_connections(mariadb: MariadbServer) -> None:
     """Connections that the server ended while nobody used them are found out, and no call fails for it."""
-    with Guard.open(mariadb.url()) as guard:
+    with closing(MysqlStore(place_of(parsed(mariadb.url())))) as store:
         for number in range(5):
-            assert isinstance(guard.begin("s", str(number)), Operation)
+            assert store.apply([Insert(new_record(str(number)))])[0].won
             mariadb.execute(*(f"KILL {session}" for session in sessions(mariadb)))
             wait_until(lambda: not sessions(mariadb))
 

@@ -130,13 +130,12 @@ UPDATE_ALL: Final = _made(
     """
 ).format_map(_GIVEN_ROWS)
 
-# One insert on MariaDB: whichever branch is taken gives the row.
+# One insert on MariaDB. The reading stands by itself: within the condition it would lock the row.
 CLAIM: Final = _made(
     """
     BEGIN NOT ATOMIC
-        IF EXISTS (SELECT 1 FROM {table} WHERE name = {name}) THEN
-            SELECT <now>, name, etag, created_ms, written_ms, record FROM {table} WHERE name = {name};
-        ELSE
+        SELECT <now>, name, etag, created_ms, written_ms, record FROM {table} WHERE name = {name};
+        IF FOUND_ROWS() = 0 THEN
             INSERT INTO {table} (<columns>) VALUES (<values>)
             ON DUPLICATE KEY UPDATE name = {table}.name RETURNING <found>;
         END IF;

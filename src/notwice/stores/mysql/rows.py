@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 from notwice.codec import encode_record
-from notwice.errors import StoreUnavailable
+from notwice.errors import RecordTooLarge
 from notwice.model import AGE_UNKNOWN_MS, Get, Insert, Op, Query, Record, RecordView, Reply, State, Swap
 from notwice.stores.mysql.dialect import (
     CLAIM,
@@ -100,10 +100,10 @@ def packets_of(asked: Sequence[Asked], bytes_max: int) -> Iterator[Sequence[Aske
 
 
 def refuse_too_large(asked: Sequence[Asked], bytes_max: int) -> None:
-    """Raise `StoreUnavailable` if an operation fits into no packet that the server takes, before anything is sent."""
+    """Raise `RecordTooLarge` if an operation fits into no packet that the server takes, before anything is sent."""
     for each in asked:
         if each.size > bytes_max:
-            raise StoreUnavailable(
+            raise RecordTooLarge(
                 f"a record takes {each.size} bytes, and the server's max_allowed_packet is {bytes_max}; nothing was "
                 "written. Raise that setting, or keep smaller results"
             )
