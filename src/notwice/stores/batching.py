@@ -45,7 +45,7 @@ from notwice.stores.calls import (
 from notwice.stores.findings import Finding
 from notwice.stores.forks import stand_still_at_forks
 from notwice.stores.interrupts import take_lock
-from notwice.stores.port import Loads, Store
+from notwice.stores.port import NOTHING_TO_JOIN, AsyncJoined, Joined, Joins, Loads, Store
 from notwice.stores.shared import closed, refuse_repeated_names
 
 T = TypeVar("T")
@@ -157,6 +157,12 @@ class Batching:
         if not isinstance(self._store, Loads):
             raise NotImplementedError("this store takes in no records of another one")
         return self._store.load(views)
+
+    def join(self, transaction: object) -> Joined:
+        """The store's records on the caller's transaction, alone. Raises `TypeError` if the store behind can't."""
+        if not isinstance(self._store, Joins):
+            raise TypeError(NOTHING_TO_JOIN)
+        return self._store.join(transaction)
 
     def findings(self) -> list[Finding]:
         """What could break a promise among the settings of the server behind; nothing where there are none."""
@@ -399,9 +405,24 @@ class AsyncBatching:
         """Purge the store."""
         return await self._batching.run_in_worker(partial(self._batching.purge, limit))
 
+    async def join(self, transaction: object) -> AsyncJoined:
+        """The store's records on the caller's transaction, alone. Raises `TypeError` if the store behind can't."""
+        return _JoinedInLoop(self._batching.join(transaction))
+
     async def close(self) -> None:
         """Carry out what is pending, then close the store and end the worker thread."""
         await asyncio.to_thread(self._batching.close)
+
+
+class _JoinedInLoop:
+    """An `AsyncJoined` that blocks its loop, as the caller's connection does: it may be used in one thread only."""
+
+    def __init__(self, joined: Joined) -> None:
+        self._joined = joined
+
+    async def apply(self, ops: Sequence[Op]) -> Sequence[Reply]:
+        """Carry out a batch that names no id twice."""
+        return self._joined.apply(ops)
 
 
 class _Worker:
