@@ -357,6 +357,7 @@ def test_ten_callers_at_an_expired_record(system_postgres: PostgresServer) -> No
         done = guard.begin("s", "k", request=1, policy=Policy(retention=0.001))
         assert isinstance(done, Operation)
         done.complete(1)
+        wait_until(lambda: (found := guard.lookup("s", "k")) is not None and found.expired)
         outcomes = list(pool.map(lambda _: guard.begin("s", "k", request=2), range(10)))
     (owner,) = (outcome for outcome in outcomes if isinstance(outcome, Operation))
     assert owner.attempt == 1
