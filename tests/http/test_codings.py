@@ -40,7 +40,11 @@ def test_a_client_that_takes_the_coding_gets_the_bytes_as_they_are(accept: list[
     assert for_client(kept, ENCODED["gzip"], accept) == (kept, ENCODED["gzip"])
 
 
-@pytest.mark.parametrize(("coding", "body"), [("br", b"xyz"), ("gzip", b"not gzip"), ("gzip", ENCODED["gzip"][:-9])])
+@pytest.mark.parametrize(
+    ("coding", "body"),
+    [("br", b"xyz"), ("gzip", b"not gzip"), ("gzip", ENCODED["gzip"][:-9])],
+    ids=["unknown", "not what it says", "cut short"],
+)
 def test_what_can_not_be_decoded_goes_out_as_it_is(coding: str, body: bytes) -> None:
     """C33: A coding of the app's own choice, or a damaged body, is given as the first client got it."""
     assert for_client((("content-encoding", coding),), body, []) == ((("content-encoding", coding),), body)

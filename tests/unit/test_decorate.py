@@ -118,7 +118,9 @@ class Thing:
 
 
 @pytest.mark.parametrize(
-    "target", [generator, coroutine, async_generator, Thing, functools.partial(coroutine), 5], ids=repr
+    "target",
+    [generator, coroutine, async_generator, Thing, functools.partial(coroutine), 5],
+    ids=["generator", "coroutine", "async generator", "class", "partial", "number"],
 )
 def test_what_can_not_be_guarded_is_refused_at_once(target: Any) -> None:
     """C51: a decorator that would guard nothing raises where it stands, not at the first call."""

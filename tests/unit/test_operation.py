@@ -217,7 +217,7 @@ async def waits() -> int:
     return 1
 
 
-@pytest.mark.parametrize("handler", [generates, waits, partial(waits)], ids=repr)
+@pytest.mark.parametrize("handler", [generates, waits, partial(waits)], ids=["generator", "coroutine", "partial"])
 def test_a_handler_that_its_call_does_not_run_is_refused(handler: object) -> None:
     """C51: run refuses a generator or coroutine function before anything is claimed."""
     world = World()
