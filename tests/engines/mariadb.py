@@ -29,7 +29,7 @@ GRANT ALL ON *.* TO 'notwice'@'127.0.0.1' WITH GRANT OPTION;
 class MariadbServer(Server):
     """A server with one database and one user."""
 
-    def url(self, *, port: int | None = None, **options: object) -> str:
+    def url(self, *, port: object = None, **options: object) -> str:
         """The URL of a store, by default in a table that nobody has used yet."""
         options = {"table": f"t{next(NUMBERS)}", "timeout": 10, "safe": "ignore", **options}
         query = "&".join(f"{name}={value}" for name, value in options.items())

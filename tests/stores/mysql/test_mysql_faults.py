@@ -17,7 +17,8 @@ from notwice.stores.mysql.place import place_of
 from notwice.stores.mysql.store import MysqlStore
 from notwice.stores.urls import parsed
 from notwice.testing.conformance.records import new_record
-from tests.engines.mariadb import MariadbServer, mariadb_server
+from tests.engines.mariadb import MariadbServer, mariadb_server, program
+from tests.engines.private import as_user, server_folder
 from tests.engines.proxy import Proxy
 from tests.engines.redis import wait_until
 from tests.sources import ROOT
@@ -140,6 +141,27 @@ def test_nobody_listens() -> None:
         guard.begin("s", "k")
     assert "127.0.0.1:1" in str(told.value)
     assert "secret" not in str(told.value)
+
+
+def test_private_connections() -> None:
+    """P15: over TLS a store works as ever, and a server that is not the one that was named is refused."""
+    with server_folder() as folder:
+        key, certificate = folder / "key.pem", folder / "certificate.pem"
+        make = [program("openssl"), "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=here", "-days", "2"]
+        make += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
+        subprocess.run(make, check=True, capture_output=True, cwd="/", **as_user())
+        with mariadb_server([f"--ssl-cert={certificate}", f"--ssl-key={key}"]) as server:
+            for options in ({"ssl_mode": "required"}, {"ssl_ca": certificate}):
+                with Guard.open(server.url(**options)) as guard:
+                    assert isinstance(guard.begin("s", "k", request=1), Operation)
+            url = server.url(ssl_ca=certificate)
+            with closing(MysqlStore(place_of(parsed(url)))) as store, store._pool.turn() as session:
+                assert session.ask("SHOW SESSION STATUS LIKE 'Ssl_cipher'")[0][1]
+            with (
+                Guard.open(url.replace("127.0.0.1", "localhost")) as guard,
+                pytest.raises(StoreUnavailable, match="certificate verify failed"),
+            ):
+                guard.begin("s", "k")
 
 
 def test_a_wrong_password(mariadb: MariadbServer) -> None:

@@ -94,8 +94,7 @@ class Busy(Exception):
     """A row or a key is locked by somebody else, and was for as long as the server waits. Nothing was done."""
 
 
-NO_SUCH_TABLE: Final = 1146
-
+_UNREACHABLE: Final = 2003
 _UNDONE: Final = frozenset({1213, 1020})  # deadlock; changed since the snapshot
 _BUSY: Final = frozenset({1205, 3572})  # lock wait time-out; NOWAIT
 
@@ -115,7 +114,6 @@ _SAID: Final[Mapping[int, str]] = {
     1665: "its binlog_format is STATEMENT, which can't carry these writes; set it to ROW",
     1836: "it takes no writes: it was made read-only; name the primary",
     1969: "it took longer than the time-out and was stopped; whether this write is there is not known",
-    2003: "it can't be reached; nothing was done",
     2013: "the connection broke, or no answer came in time; whether a write is there is not known",
     3024: "it took longer than the time-out and was stopped",
 }
@@ -137,7 +135,8 @@ def translated(error: Exception, place: Place) -> Exception:
     if code in _BUSY:
         return Busy(str(error))
     text = str(error.args[-1] if error.args else "") or type(error).__name__
-    reason = _SAID.get(code, f"{text}; whether a write is there is not known")
+    known = "nothing was done" if code == _UNREACHABLE else "whether a write is there is not known"
+    reason = _SAID.get(code, f"{text}; {known}")
     return StoreUnavailable(f"{place.shown}: {reason} ({code or type(error).__name__})")
 
 
