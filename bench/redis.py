@@ -90,7 +90,7 @@ def guard_tasks(size: Size, _folder: Path) -> Figure:
 
         measured = paired(together(ours, loop), together(base, loop), size, operations=PAIRS)
         loop.run_until_complete(guard.close())
-        loop.run_until_complete(pool.aclose())
+        loop.run_until_complete(pool.connection_pool.disconnect())
     goal = Goal(speed_min=TASKS_SPEED_MIN)
     return Figure("redis-guard-tasks", "begin and complete by 64 tasks", "one script each", goal, measured)
 
