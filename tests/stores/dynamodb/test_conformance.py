@@ -1,4 +1,4 @@
-"""The suite on DynamoDB, both faces. The emulator takes 400 requests a second, so histories are of two steps."""
+"""The suite on DynamoDB, both faces. The emulator takes 400 requests a second, so histories are short."""
 
 from contextlib import closing
 from functools import partial
@@ -84,6 +84,6 @@ class TestAsyncDynamo(ObservedClockCases, AsyncStoreCases, AsyncGuardCases):
             open=lambda: AsyncDynamoStore(DynamoStore(table.place, clock=clock)),
             clock=clock,
             damage=partial(damage, table=table),
-            history_length=2,
+            history_length=1,
             body_bytes_max=BODY_BYTES_MAX,
         )
