@@ -171,7 +171,8 @@ def test_a_batch_that_is_refused_leaves_nothing_behind(seed: int) -> None:
     ops: list[Op] = []
     for record in random.sample(records, 5):
         changed = followed(record, state=random.choice([*State]))
-        ops.append(random.choice([Insert(changed), Swap(changed, record.etag), Get(record.namespace, record.id)]))
+        choices: list[Op] = [Insert(changed), Swap(changed, record.etag), Get(record.namespace, record.id)]
+        ops.append(random.choice(choices))
     before = dict(store._kept)
     named = {(record.namespace, record.id) for record in records} & store._droppable.keys()
     try:

@@ -71,6 +71,11 @@ class _ThreadCall(Call):
         self.wake = threading.Lock()
         self.wake.acquire()
 
+    def wait(self, seconds: float) -> bool:
+        """Wait to be woken, and say whether the answer is there."""
+        self.wake.acquire(timeout=seconds)
+        return self.answered
+
     def wake_up(self) -> None:
         """Have its caller look around. Doing so twice is harmless."""
         try:  # noqa: SIM105 - on the hot path
@@ -212,14 +217,12 @@ class Batching:
     def _follow(self, call: _ThreadCall, lead: _Lead) -> Sequence[Reply]:
         """Wait for the answer, or for the lead."""
         late = time.monotonic() + self._timeout
-        while not call.answered:
-            call.wake.acquire(timeout=self._timeout / WATCHES)
-            if call.answered:
-                break
+        while not call.wait(self._timeout / WATCHES):
             if self._takes(lead, call):
                 while not call.answered:
                     self._lead_batch()
-            elif time.monotonic() >= late and self._gives_up(call):
+                break
+            if time.monotonic() >= late and self._gives_up(call):
                 raise call.too_late(self._timeout)
         return call.result()
 

@@ -352,9 +352,9 @@ class SqliteStore:
         with suppress(sqlite3.Error):
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
+        self._connection = None  # before it is closed, for then its log may be gone
         with suppress(sqlite3.Error):  # it is given up either way
             connection.close()
-        self._connection = None
 
     def _abandon(self, stranded: str = "") -> None:
         """Let go of the connection without ever closing it, for closing could remove a log that is not its own."""
