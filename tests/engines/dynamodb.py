@@ -1,5 +1,6 @@
 """A private emulator of DynamoDB. It carries out one write at a time, as the service does for one item."""
 
+import fcntl
 import itertools
 import os
 import subprocess
@@ -69,12 +70,15 @@ def python() -> Path:
     """The interpreter of an environment that has the emulator, and nothing of ours; it is made if it is not there."""
     stamp = ENVIRONMENT / "pins.txt"
     found = ENVIRONMENT / "bin" / "python"
-    if not stamp.exists() or stamp.read_bytes() != PINS.read_bytes():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", ENVIRONMENT], check=True)
-        install = [str(found), "-m", "pip", "--disable-pip-version-check", "-qq", "install", "--requirement", str(PINS)]
-        if subprocess.run(install, check=False, stderr=subprocess.DEVNULL).returncode:
-            missing("the emulator of DynamoDB")
-        stamp.write_bytes(PINS.read_bytes())
+    with ENVIRONMENT.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several processes may share the tests out
+        if not stamp.exists() or stamp.read_bytes() != PINS.read_bytes():
+            subprocess.run([sys.executable, "-m", "venv", "--clear", ENVIRONMENT], check=True)
+            pip = [str(found), "-m", "pip", "--disable-pip-version-check", "-qq"]
+            install = [*pip, "install", "--requirement", str(PINS)]
+            if subprocess.run(install, check=False, stderr=subprocess.DEVNULL).returncode:
+                missing("the emulator of DynamoDB")
+            stamp.write_bytes(PINS.read_bytes())
     return found
 
 
