@@ -14,6 +14,7 @@ import pytest
 
 from notwice.cli.arguments import parser
 from notwice.demo import command
+from notwice.stores import _ENGINES
 from tests.docs.pages import PAGES, PAPERS, Block, blocks_of
 from tests.sources import ROOT
 
@@ -107,6 +108,35 @@ def test_links_of_a_page_lead_somewhere(page: Path) -> None:
 
 
 def test_every_page_can_be_reached() -> None:
-    """Every page of the documentation is linked from the README."""
+    """Every page of the documentation is linked from the README, which is their one index."""
     linked = {found["target"].partition("#")[0] for found in LINK.finditer((ROOT / "README.md").read_text())}
-    assert {shown(page) for page in PAGES if page.parent.name == "docs"} <= linked
+    assert {shown(page) for page in PAGES if page.parent != ROOT} <= linked
+
+
+ENGINES = [page for page in PAGES if page.parent.name == "engines"]
+
+
+def sections(page: Path) -> dict[str, str]:
+    """The text of a page's sections, by their titles."""
+    _, *parts = re.split(r"^## ", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {title: text for title, _, text in (part.partition("\n") for part in parts)}
+
+
+@pytest.mark.parametrize("page", ENGINES, ids=shown)
+def test_an_engines_page_says_what_every_other_says(page: Path) -> None:
+    """URL and options, what is promised after the same four disasters, settings, what was tried and what was not."""
+    found = sections(page)
+    common = ["URL and options", "What a call is", "What is promised", "Settings", "Tried and not tried"]
+    assert [title for title in found if title in common] == common
+    for disaster in ("process of yours is killed", "power cut", "fail-over", "partition"):
+        assert disaster in found["What is promised"], disaster
+    for word in ("\nTried, ", "\nNot tried: "):
+        assert word in found["Tried and not tried"], word
+    assert "| option | default | what it says |" in found["URL and options"]
+
+
+def test_every_store_is_in_the_tables_of_stores() -> None:
+    """The README and the page of stores name the URL of every engine that can be opened."""
+    for page in (ROOT / "README.md", ROOT / "docs" / "stores.md"):
+        text = page.read_text(encoding="utf-8")
+        assert [scheme for scheme in _ENGINES if f"`{scheme}://" not in text] == [], shown(page)
