@@ -146,6 +146,7 @@ NEED_AN_EXTRA = {
     "stores.mysql.session",
     "stores.mysql.store",
     "stores.postgres.async_store",
+    "stores.postgres.joined",
     "stores.postgres.store",
 }
 

@@ -1,12 +1,13 @@
 """The caller's side: its connections, its transactions and its rows, by driver."""
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import django.db.utils
 import psycopg
 import pymysql
 import sqlalchemy
@@ -173,15 +174,18 @@ def sqlalchemy_ledger(base: Ledger, address: str, *, session: bool, level: str |
     )
 
 
-def django_ledger(base: Ledger, alias: str) -> Ledger:
+def django_ledger(base: Ledger, names: Sequence[str]) -> Ledger:
+    """Each of the names is a connection for one transaction at a time."""
     from django.db import connections, transaction  # noqa: PLC0415 - Django is set up first
 
     @contextmanager
     def opened() -> Iterator[Any]:
+        name = next(name for name in names if not connections[name].in_atomic_block)
         try:
-            with transaction.atomic(using=alias):
-                yield connections[alias]
+            with transaction.atomic(using=name):
+                yield connections[name]
         finally:
-            connections[alias].close()
+            connections[name].close()
 
-    return Ledger(base.url, opened, by_cursor, base.locks_rows, base.stale, base.committed)
+    stale = (django.db.utils.DatabaseError, *base.stale)
+    return Ledger(base.url, opened, by_cursor, base.locks_rows, stale, base.committed)

@@ -70,8 +70,9 @@ class Joining:
 
     @pytest.fixture
     def key(self, request: pytest.FixtureRequest) -> str:
-        name: str = request.node.name
-        return name[:90]
+        """A key, and a row's name, that no other test has."""
+        name: str = request.node.nodeid
+        return name.partition("::")[2][-90:]
 
     # --- complete on the caller's transaction
 

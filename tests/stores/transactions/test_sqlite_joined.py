@@ -1,6 +1,7 @@
 """A SQLite store on the caller's transactions: the driver's, SQLAlchemy's."""
 
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -9,7 +10,14 @@ import pytest
 from notwice import AsyncGuard, Guard, Operation, Policy, Replay
 from notwice.errors import OwnershipLost, StoreUnavailable
 from notwice.operation import AsyncOperation
-from tests.stores.transactions.ledgers import Ledger, sqlalchemy_ledger, sqlite_file, sqlite_ledger, url_of
+from tests.stores.transactions.ledgers import (
+    Ledger,
+    django_ledger,
+    sqlalchemy_ledger,
+    sqlite_file,
+    sqlite_ledger,
+    url_of,
+)
 from tests.stores.transactions.scenarios import Joining, begun
 
 
@@ -43,6 +51,17 @@ class TestSqlalchemySession(Joining):
     @pytest.fixture
     def ledger(self, tmp_path: Path) -> Ledger:
         return sqlalchemy_ledger(sqlite_ledger(tmp_path), f"sqlite:///{tmp_path / 'app.db'}?timeout=0.2", session=True)
+
+
+class TestDjango(Joining):
+    """A connection of Django's."""
+
+    @pytest.fixture
+    def ledger(self, tmp_path: Path, django_databases: Callable[..., tuple[str, ...]]) -> Ledger:
+        names = django_databases(
+            ENGINE="django.db.backends.sqlite3", NAME=str(tmp_path / "app.db"), OPTIONS={"timeout": 0.2}
+        )
+        return django_ledger(sqlite_ledger(tmp_path), names)
 
 
 @pytest.fixture

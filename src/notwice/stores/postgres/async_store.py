@@ -17,7 +17,7 @@ from notwice.errors import StoreUnavailable
 from notwice.model import Op, Page, Query, Reply
 from notwice.stores.findings import heed
 from notwice.stores.forks import stand_still_at_forks
-from notwice.stores.port import Store
+from notwice.stores.port import AsyncJoined, Store
 from notwice.stores.postgres.flows import Rows, applying, asking, opening
 from notwice.stores.postgres.place import (
     Opened,
@@ -164,6 +164,12 @@ class AsyncPostgresStore:
         """Drop up to `limit` expired records in one commit. Goes round those that it can't decode, or that are busy."""
         ((count,),) = await self._ask(Statement(self._place.dialect.purge, (max(limit, 0),)))
         return int(count)
+
+    async def join(self, transaction: object) -> AsyncJoined:
+        """The same records on a transaction of asyncpg's, or of psycopg's for event loops, in this database."""
+        from notwice.stores.postgres.joined import join_async  # noqa: PLC0415 - it uses this module
+
+        return await join_async(self, transaction)
 
     async def close(self) -> None:
         """Close the connections; those in use are closed when they come back."""

@@ -48,15 +48,19 @@ WITH {clock}, {seen}
 SELECT false, false, now_ms, created_ms, written_ms, record FROM clock LEFT JOIN seen ON true
 """
 
-INSERT: Final = """
-WITH {clock}, {seen},
-    written AS (
+_INSERT_ONE: Final = """
         INSERT INTO {table} (
             id, namespace, etag, scope, state, released, lease_ms, created_ms, written_ms, expires_ms, checksum, record
         )
         SELECT $1, $2, $3::bytea, $4::text, $5::text, $6::text, $7::bigint, coalesce(nullif($8::bigint, 0), now_ms),
             now_ms, now_ms + nullif($9::bigint, {never}), $10::bytea, $11::bytea
-        FROM clock WHERE NOT EXISTS (SELECT FROM seen)
+        FROM clock
+"""
+
+INSERT: Final = """
+WITH {clock}, {seen},
+    written AS (
+        {insert} WHERE NOT EXISTS (SELECT FROM seen)
         ON CONFLICT (id, namespace) DO NOTHING
         RETURNING true AS won
     )
@@ -138,6 +142,24 @@ FROM wanted CROSS JOIN clock
 ORDER BY place
 """
 
+# On a transaction of the caller's, an insert reads nothing first: at SERIALIZABLE what was read could be what a rival
+# writes, and one of them would have to go. What is there is looked up elsewhere.
+PUT: Final = """
+WITH {clock}
+{insert}
+ON CONFLICT (id, namespace) DO NOTHING
+RETURNING true, false, written_ms, created_ms, written_ms, record
+"""
+
+# There, a row is locked before it is replaced. At READ COMMITTED this waits for its newest version; at the levels above
+# it fails (40001) if that is not the version which the transaction sees.
+LOCK: Final = """
+WITH {clock}
+SELECT false, etag = $3::bytea AND sha256(record) = checksum, now_ms, created_ms, written_ms, record
+FROM {table} AS found, clock WHERE id = $1 AND namespace = $2
+FOR UPDATE OF found
+"""
+
 LOAD: Final = """
 INSERT INTO {table} (
     id, namespace, etag, scope, state, released, lease_ms, created_ms, written_ms, expires_ms, checksum, record
@@ -197,6 +219,8 @@ class Dialect(NamedTuple):
     scan: str
     purge: str
     load: str
+    put: str
+    lock: str
 
 
 def dialect_of(table: str) -> Dialect:
@@ -204,7 +228,10 @@ def dialect_of(table: str) -> Dialect:
 
     def for_table(statement: str, due: str = "false") -> str:
         seen = _SEEN_ONE.format(table=table, due=due)
-        return statement.format(clock=CLOCK, seen=seen, table=table, format=RECORD_FORMAT, never=NEVER)
+        insert = _INSERT_ONE.format(table=table, never=NEVER)
+        return statement.format(
+            clock=CLOCK, seen=seen, insert=insert, table=table, format=RECORD_FORMAT, never=NEVER
+        )
 
     swap = for_table(SWAP, "etag = $12 AND sha256(record) = checksum")
-    return Dialect(for_table(GET), for_table(INSERT), swap, *map(for_table, (BATCH, SCAN, PURGE, LOAD)))
+    return Dialect(for_table(GET), for_table(INSERT), swap, *map(for_table, (BATCH, SCAN, PURGE, LOAD, PUT, LOCK)))

@@ -21,6 +21,7 @@ from notwice.model import Op, Page, Query, RecordView, Reply
 from notwice.stores.findings import Finding, heed
 from notwice.stores.forks import stand_still_at_forks
 from notwice.stores.migrations import Migration, pending
+from notwice.stores.port import Joined
 from notwice.stores.postgres.flows import Rows, applying, asking, checking, looking, migrating, opening
 from notwice.stores.postgres.migrations import steps_of
 from notwice.stores.postgres.place import (
@@ -196,6 +197,12 @@ class PostgresStore:
             return []
         stored = {tuple(row) for row in self._ask(load_of(views, self._place.dialect))}
         return [(view.record.id, view.record.namespace) in stored for view in views]
+
+    def join(self, transaction: object) -> Joined:
+        """The same records on a transaction that is open on a ``psycopg.Connection`` to this database."""
+        from notwice.stores.postgres.joined import join  # noqa: PLC0415 - it uses this module
+
+        return join(self, transaction)
 
     def findings(self) -> list[Finding]:
         """The server's settings that break promises."""

@@ -1,0 +1,243 @@
+"""A PostgreSQL store on the caller's transactions: psycopg's, SQLAlchemy's, Django's."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from notwice import Guard, InProgress, Replay
+from notwice.stores import open_store
+from notwice.stores.postgres.store import PostgresStore
+from notwice.testing import VirtualClock
+from tests.engines.postgres import SYSTEM, PostgresServer, postgres_server
+from tests.stores.transactions.ledgers import (
+    PG_LEVELS,
+    Ledger,
+    address_of,
+    django_ledger,
+    psycopg_ledger,
+    sqlalchemy_ledger,
+)
+from tests.stores.transactions.scenarios import ATOMIC, Joining, begun, pay
+
+
+@pytest.fixture(params=PG_LEVELS)
+def level(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+class TestBlocks(Joining):
+    """Transaction blocks on a connection in autocommit, at each isolation level."""
+
+    @pytest.fixture
+    def ledger(self, postgres: PostgresServer, level: str) -> Ledger:
+        return psycopg_ledger(postgres, level)
+
+
+class TestImplicit(Joining):
+    """Transactions that the driver begins by itself, on a connection with rows of its own kind."""
+
+    @pytest.fixture
+    def ledger(self, postgres: PostgresServer) -> Ledger:
+        return psycopg_ledger(postgres, PG_LEVELS[0], implicit=True)
+
+
+class TestSqlalchemyConnection(Joining):
+    """A connection of SQLAlchemy's."""
+
+    @pytest.fixture
+    def ledger(self, postgres: PostgresServer) -> Ledger:
+        level = PG_LEVELS[1]
+        return sqlalchemy_ledger(
+            psycopg_ledger(postgres, level), address_of(postgres, "+psycopg"), session=False, level=level
+        )
+
+
+class TestSqlalchemySession(Joining):
+    """A session of SQLAlchemy's."""
+
+    @pytest.fixture
+    def ledger(self, postgres: PostgresServer) -> Ledger:
+        return sqlalchemy_ledger(psycopg_ledger(postgres, PG_LEVELS[0]), address_of(postgres, "+psycopg"), session=True)
+
+
+class TestDjango(Joining):
+    """A connection of Django's."""
+
+    @pytest.fixture
+    def ledger(self, postgres: PostgresServer, django_databases: Callable[..., tuple[str, ...]]) -> Ledger:
+        names = django_databases(
+            ENGINE="django.db.backends.postgresql",
+            HOST="127.0.0.1",
+            PORT=postgres.port,
+            USER="notwice",
+            NAME="postgres",
+        )
+        return django_ledger(psycopg_ledger(postgres, PG_LEVELS[0]), names)
+
+
+# --- what is PostgreSQL's alone ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ledger(postgres: PostgresServer, level: str) -> Ledger:
+    return psycopg_ledger(postgres, level)
+
+
+@pytest.fixture
+def guard(ledger: Ledger) -> Iterator[Guard]:
+    with Guard(open_store(ledger.url), clock=VirtualClock()) as guard:
+        yield guard
+
+
+@pytest.fixture
+def key(request: pytest.FixtureRequest) -> str:
+    name: str = request.node.name
+    return name
+
+
+def test_a_heartbeat_after_the_transaction_began(ledger: Ledger, guard: Guard, key: str, level: str) -> None:
+    """C14: above READ COMMITTED it is a serialization failure as any other; the whole transaction is done again."""
+    with begun(guard, key, policy=ATOMIC) as operation:
+        with suppress(psycopg.errors.SerializationFailure), ledger.transaction() as transaction:
+            ledger.insert(transaction, key)
+            operation.heartbeat()
+            operation.complete("done", transaction=transaction)
+        if level != PG_LEVELS[0]:
+            assert ledger.count(key) == 0
+            assert not operation.ended
+            pay(ledger, operation)
+    assert ledger.count(key) == 1
+    assert isinstance(guard.begin("s", key), Replay)
+
+
+def test_a_serialization_failure_at_the_commit(ledger: Ledger, guard: Guard, key: str, level: str) -> None:
+    """C14: 40001 comes through as itself, wherever the server raises it; complete then works again."""
+    tries = 0
+    with begun(guard, key, policy=ATOMIC) as operation:
+        while not isinstance(guard.begin("s", key), Replay):
+            tries += 1
+            with suppress(psycopg.errors.SerializationFailure), ledger.transaction() as transaction:
+                ledger.execute(transaction, "SELECT count(*) FROM business")
+                ledger.insert(transaction, key)
+                if tries == 1:
+                    with ledger.transaction() as rival:
+                        ledger.execute(rival, "SELECT count(*) FROM business")
+                        ledger.insert(rival, "rival")
+                operation.complete("done", transaction=transaction)
+    assert ledger.count(key) == 1
+    assert tries == (2 if level == "SERIALIZABLE" else 1)
+
+
+def test_a_rival_comes_between_reading_and_writing(
+    ledger: Ledger, guard: Guard, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C14: a key that is claimed in the very moment between is answered, too, and the transaction goes on."""
+    rivals: list[Callable[[], object]] = [lambda: begun(guard, key), lambda: None]
+    apply = PostgresStore.apply
+
+    def read_and_wait(store: PostgresStore, ops: Any) -> Any:
+        replies = apply(store, ops)
+        if type(ops[0]).__name__ == "Get" and rivals:
+            rivals.pop(0)()
+        return replies
+
+    monkeypatch.setattr(PostgresStore, "apply", read_and_wait)
+    with ledger.transaction() as transaction:
+        ledger.insert(transaction, key)
+        assert isinstance(guard.begin("s", key, transaction=transaction), InProgress)
+        assert ledger.execute(transaction, "SELECT 1") == [(1,)]
+    assert len(rivals) < 2
+    assert ledger.count(key) == 1
+
+
+def test_the_callers_settings_are_as_before(ledger: Ledger, guard: Guard, key: str) -> None:
+    """The short wait for locks holds for the guard's own statements only, won or refused."""
+    shown = "SELECT current_setting('lock_timeout')"
+    running = begun(guard, f"{key}1", policy=ATOMIC)
+    with ledger.transaction() as transaction:
+        ledger.execute(transaction, "SET LOCAL lock_timeout = '7s'")
+        begun(guard, key, transaction=transaction).complete("done")
+        guard.begin("s", f"{key}1", transaction=transaction)
+        assert ledger.execute(transaction, shown) == [("7s",)]
+        running.complete("done", transaction=transaction)
+        assert ledger.execute(transaction, shown) == [("7s",)]
+
+
+def test_two_at_once_on_keys_of_their_own(ledger: Ledger, guard: Guard, key: str) -> None:
+    """Transactions that begin other keys at the same time do not wait for each other."""
+    with ledger.transaction() as one, ledger.transaction() as two:
+        first = begun(guard, f"{key}1", transaction=one)
+        second = begun(guard, f"{key}2", transaction=two)
+        ledger.insert(one, key)
+        ledger.insert(two, key)
+        first.complete("one")
+        if ledger.execute(one, "SHOW transaction_isolation") != [("serializable",)]:
+            second.complete("two")
+
+
+def test_rows_of_the_callers_own_kind(postgres: PostgresServer) -> None:
+    """A connection that gives rows as dictionaries is as good as any, and gives them afterwards."""
+    ledger = psycopg_ledger(postgres, PG_LEVELS[0])
+    with (
+        Guard.open(ledger.url) as guard,
+        psycopg.connect(address_of(postgres), row_factory=dict_row) as connection,
+    ):
+        begun(guard, "dictionaries", transaction=connection).complete("done")
+        assert connection.execute("SELECT 1 AS one").fetchall() == [{"one": 1}]
+
+
+def test_connections_that_would_commit_apart(postgres: PostgresServer) -> None:
+    """One in autocommit, aborted, or to another server, database or schema is refused by a sentence."""
+    ledger = psycopg_ledger(postgres, PG_LEVELS[0])
+    ledger.committed("CREATE SCHEMA IF NOT EXISTS tenant")
+    with postgres.connect() as connection:
+        connection.execute("DROP DATABASE IF EXISTS another")
+        connection.execute("CREATE DATABASE another")
+    with (
+        postgres_server(SYSTEM) as other,
+        Guard.open(ledger.url) as guard,
+        Guard.open(postgres.url(table="records", schema="tenant")) as tenant,
+    ):
+        tenant.check()
+        operation = begun(guard, "apart", policy=ATOMIC)
+        aborted = psycopg.connect(address_of(postgres))
+        with suppress(psycopg.Error):
+            aborted.execute("SELECT 1 / 0")
+        for connection, sentence in (
+            (psycopg.connect(address_of(postgres), autocommit=True), "autocommit"),
+            (aborted, "aborted"),
+            (psycopg.connect(address_of(other)), "another server"),
+            (psycopg.connect(address_of(postgres).replace("/postgres", "/another")), "another database"),
+            (psycopg.connect(address_of(postgres), options="-c search_path=tenant"), "another schema"),
+        ):
+            with closing(connection):
+                with pytest.raises(ValueError, match=sentence):
+                    operation.complete("done", transaction=connection)
+                with pytest.raises(ValueError, match=sentence):
+                    guard.begin("s", "new", transaction=connection)
+        with pytest.raises(TypeError, match="a connection of psycopg 3"):
+            operation.complete("done", transaction=postgres.port)
+        operation.heartbeat()
+
+
+def test_a_schema_of_the_records_own(postgres: PostgresServer) -> None:
+    """The records may be in a schema that the caller's connection does not look into."""
+    ledger = psycopg_ledger(postgres, PG_LEVELS[0])
+    ledger.committed("CREATE SCHEMA IF NOT EXISTS apart")
+    with Guard.open(postgres.url(schema="apart")) as guard, ledger.transaction() as transaction:
+        begun(guard, "k", transaction=transaction).complete("done")
+
+
+def test_after_the_transaction_is_over(postgres: PostgresServer) -> None:
+    """An operation that was begun on a transaction can't be ended after that was committed."""
+    ledger = psycopg_ledger(postgres, PG_LEVELS[0])
+    with Guard.open(ledger.url) as guard, psycopg.connect(address_of(postgres), autocommit=True) as connection:
+        with connection.transaction():
+            operation = begun(guard, "over", transaction=connection)
+        with pytest.raises(ValueError, match="is over"):
+            operation.complete("done")
