@@ -142,6 +142,7 @@ NEED_AN_EXTRA = {
     "stores.dynamodb.scans",
     "stores.dynamodb.schema",
     "stores.dynamodb.store",
+    "stores.mysql.joined",
     "stores.mysql.opening",
     "stores.mysql.session",
     "stores.mysql.store",

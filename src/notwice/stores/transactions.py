@@ -21,6 +21,8 @@ def driver_connection(transaction: object) -> Any:  # noqa: ANN401 - a connectio
     connection of Django outside ``atomic``, `TypeError` for what is of SQLAlchemy and no connection or session.
     """
     packages = _packages_of(transaction)
+    if "sqlalchemy.ext.asyncio" in packages:
+        raise TypeError("this is a connection or session for event loops, and this store uses one that blocks")
     if "django" in packages:
         return _of_django(transaction)
     if "sqlalchemy" in packages:
@@ -100,11 +102,7 @@ def _of_sqlalchemy(given: Any) -> object:  # noqa: ANN401 - known by what it has
 def _session_connection(given: Any) -> Any:  # noqa: ANN401 - known by what it has
     if not hasattr(given, "get_bind") or not callable(getattr(given, "connection", None)):
         raise no_connection(given, "an open connection")
-    found = given.connection()
-    if inspect.isawaitable(found):
-        found.close()  # type: ignore[attr-defined]  # a coroutine
-        raise TypeError("this session is one for event loops: use an AsyncGuard with it")
-    return found
+    return given.connection()
 
 
 async def _connection_of(session: Any) -> Any:  # noqa: ANN401 - known by what it has

@@ -156,8 +156,7 @@ def by_sqlalchemy(given: Any, text: str) -> list[tuple[Any, ...]]:
     return [tuple(row) for row in result] if result.returns_rows else []
 
 
-def sqlalchemy_ledger(base: Ledger, address: str, *, session: bool, level: str | None = None) -> Ledger:
-    options = {} if level is None else {"isolation_level": level}
+def sqlalchemy_ledger(base: Ledger, address: str, *, session: bool, **options: Any) -> Ledger:
     engine = sqlalchemy.create_engine(address, poolclass=sqlalchemy.NullPool, **options)
 
     @contextmanager

@@ -53,7 +53,7 @@ class TestSqlalchemyConnection(Joining):
     def ledger(self, postgres: PostgresServer) -> Ledger:
         level = PG_LEVELS[1]
         return sqlalchemy_ledger(
-            psycopg_ledger(postgres, level), address_of(postgres, "+psycopg"), session=False, level=level
+            psycopg_ledger(postgres, level), address_of(postgres, "+psycopg"), session=False, isolation_level=level
         )
 
 

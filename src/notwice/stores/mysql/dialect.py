@@ -144,6 +144,11 @@ CLAIM: Final = _made(
     mine="{etag}",
 )
 
+# On a transaction of the caller's: an insert that reads nothing first, for at REPEATABLE READ what is read on the way
+# would be locked, and the gaps between; and the newest version of a row, which stays locked until the caller's commit.
+PUT: Final = _made("INSERT INTO {table} (<columns>) VALUES (<values>)")
+LOCK: Final = _made("SELECT <found> FROM {table} WHERE name = {name} FOR UPDATE", mine="NULL")
+
 COMPOUND: Final = """
     BEGIN NOT ATOMIC
         DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;

@@ -27,6 +27,7 @@ from notwice.stores.mysql.rows import (
 )
 from notwice.stores.mysql.session import Session
 from notwice.stores.pool import Pool
+from notwice.stores.port import Joined
 from notwice.stores.shared import KeyLocked, name_of, refuse_repeated_names
 from notwice.stores.sweeping import SWEPT_MAX, Sweeping
 from notwice.stores.tables import answer_while_locked, page_of
@@ -102,6 +103,12 @@ class MysqlStore:
                 for part in packets_of(asked[start : start + LOADED_MAX], session.packet_max):
                     stored |= self._loaded(session, part)
         return [place in stored for place in range(len(views))]
+
+    def join(self, transaction: object) -> Joined:
+        """The same records on a transaction that is open on a connection of PyMySQL's to this database."""
+        from notwice.stores.mysql.joined import join  # noqa: PLC0415 - it uses this module
+
+        return join(self, transaction)
 
     def findings(self) -> list[Finding]:
         """The server's settings that break promises."""

@@ -229,9 +229,7 @@ def dialect_of(table: str) -> Dialect:
     def for_table(statement: str, due: str = "false") -> str:
         seen = _SEEN_ONE.format(table=table, due=due)
         insert = _INSERT_ONE.format(table=table, never=NEVER)
-        return statement.format(
-            clock=CLOCK, seen=seen, insert=insert, table=table, format=RECORD_FORMAT, never=NEVER
-        )
+        return statement.format(clock=CLOCK, seen=seen, insert=insert, table=table, format=RECORD_FORMAT, never=NEVER)
 
     swap = for_table(SWAP, "etag = $12 AND sha256(record) = checksum")
     return Dialect(for_table(GET), for_table(INSERT), swap, *map(for_table, (BATCH, SCAN, PURGE, LOAD, PUT, LOCK)))

@@ -1,0 +1,236 @@
+"""A MariaDB store on the caller's transactions: PyMySQL's, SQLAlchemy's."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pymysql
+import pytest
+from pymysql.cursors import DictCursor
+
+from notwice import AsyncGuard, Guard, InProgress, Operation, Replay
+from notwice.operation import AsyncOperation
+from notwice.stores import open_store
+from notwice.stores.mysql.store import MysqlStore
+from notwice.testing import VirtualClock
+from tests.engines.mariadb import ADDRESS, DATABASE, MariadbServer, mariadb_server
+from tests.stores.transactions.ledgers import PG_LEVELS, Ledger, pymysql_ledger, sqlalchemy_ledger
+from tests.stores.transactions.scenarios import ATOMIC, Joining, begun, pay
+
+
+@pytest.fixture(params=PG_LEVELS)
+def level(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+class TestPyMySQL(Joining):
+    """Connections of PyMySQL's, at each isolation level."""
+
+    @pytest.fixture
+    def ledger(self, mariadb: MariadbServer, level: str) -> Ledger:
+        return pymysql_ledger(mariadb, level)
+
+
+def sqlalchemy_over(server: MariadbServer, level: str, *, session: bool) -> Ledger:
+    address = f"mysql+pymysql://notwice@127.0.0.1:{server.port}/{DATABASE}"
+    login = {"password": ADDRESS["password"].encode()}
+    base = pymysql_ledger(server, level)
+    return sqlalchemy_ledger(base, address, session=session, isolation_level=level, connect_args=login)
+
+
+class TestSqlalchemyConnection(Joining):
+    """A connection of SQLAlchemy's."""
+
+    @pytest.fixture
+    def ledger(self, mariadb: MariadbServer) -> Ledger:
+        return sqlalchemy_over(mariadb, PG_LEVELS[0], session=False)
+
+
+class TestSqlalchemySession(Joining):
+    """A session of SQLAlchemy's."""
+
+    @pytest.fixture
+    def ledger(self, mariadb: MariadbServer) -> Ledger:
+        return sqlalchemy_over(mariadb, PG_LEVELS[1], session=True)
+
+
+# --- what is MariaDB's and MySQL's alone ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ledger(mariadb: MariadbServer, level: str) -> Ledger:
+    return pymysql_ledger(mariadb, level)
+
+
+@pytest.fixture
+def guard(ledger: Ledger) -> Iterator[Guard]:
+    with Guard(open_store(ledger.url), clock=VirtualClock()) as guard:
+        yield guard
+
+
+@pytest.fixture
+def key(request: pytest.FixtureRequest) -> str:
+    name: str = request.node.name
+    return name
+
+
+def test_a_heartbeat_after_the_transaction_began(ledger: Ledger, guard: Guard, key: str) -> None:
+    """C14: what the transaction does not see for its snapshot is no obstacle: a write finds the newest version."""
+    with begun(guard, key, policy=ATOMIC) as operation, ledger.transaction() as transaction:
+        ledger.execute(transaction, "SELECT count(*) FROM business")
+        operation.heartbeat()
+        ledger.insert(transaction, key)
+        operation.complete("done", transaction=transaction)
+    assert ledger.count(key) == 1
+    assert isinstance(guard.begin("s", key), Replay)
+
+
+def test_a_deadlock_is_the_callers(ledger: Ledger, guard: Guard, key: str) -> None:
+    """1213 rolls back the whole transaction, so it comes through as itself; complete then works in the next one."""
+    ledger.committed(f"INSERT INTO business (name) VALUES ('{key}1')")
+    with begun(guard, key, policy=ATOMIC) as operation:
+        with ledger.transaction() as transaction:
+            error = pymysql.OperationalError(1213, "Deadlock found")
+            ledger.insert(transaction, key)
+            ask = transaction.query
+
+            def deadlocked(text: Any, *rest: Any) -> Any:
+                if "FOR UPDATE" in text:
+                    transaction.rollback()
+                    raise error
+                return ask(text, *rest)
+
+            transaction.query = deadlocked
+            with pytest.raises(pymysql.OperationalError, match="Deadlock"):
+                operation.complete("done", transaction=transaction)
+            transaction.query = ask
+        assert ledger.count(key) == 0
+        pay(ledger, operation)
+    assert ledger.count(key) == 1
+
+
+@pytest.mark.parametrize("kind", ["lock time-out", "changed since the snapshot"])
+def test_what_rolls_back_everything_is_no_answer(kind: str) -> None:
+    """A refusal that took the caller's earlier rows with it comes through as itself, for to go on would lose them."""
+    settings = {
+        "lock time-out": ["--innodb-rollback-on-timeout=ON"],
+        "changed since the snapshot": ["--innodb-snapshot-isolation=ON"],
+    }
+    with mariadb_server(settings[kind]) as server:
+        ledger = pymysql_ledger(server, "REPEATABLE READ")
+        with Guard(open_store(ledger.url), clock=VirtualClock()) as guard:
+            operation = begun(guard, "k", policy=ATOMIC)
+            with ledger.transaction() as rival, ledger.transaction() as transaction:
+                ledger.execute(transaction, "SELECT count(*) FROM business")
+                ledger.insert(transaction, "earlier")
+                if kind == "lock time-out":
+                    operation.checkpoint("held", transaction=rival)
+                else:
+                    operation.heartbeat()
+                with pytest.raises(pymysql.MySQLError):
+                    operation.complete("done", transaction=transaction)
+            assert ledger.count("earlier") == 0
+            pay(ledger, operation)
+
+
+def test_a_rival_comes_between_reading_and_writing(
+    ledger: Ledger, guard: Guard, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C14: a key that is claimed in the very moment between is answered, too, and the transaction goes on."""
+    rivals: list[Callable[[], object]] = [lambda: begun(guard, key)]
+    apply = MysqlStore.apply
+
+    def read_and_wait(store: MysqlStore, ops: Any) -> Any:
+        replies = apply(store, ops)
+        if type(ops[0]).__name__ == "Get" and rivals:
+            rivals.pop(0)()
+        return replies
+
+    monkeypatch.setattr(MysqlStore, "apply", read_and_wait)
+    with ledger.transaction() as transaction:
+        ledger.execute(transaction, "SELECT count(*) FROM business")
+        ledger.insert(transaction, key)
+        assert isinstance(guard.begin("s", key, transaction=transaction), InProgress)
+        assert ledger.execute(transaction, "SELECT 1") == [(1,)]
+    assert rivals == []
+    assert ledger.count(key) == 1
+
+
+def test_the_callers_settings_are_as_before(ledger: Ledger, guard: Guard, key: str) -> None:
+    """The short wait for locks holds for the guard's own statements only, won or refused."""
+    shown = "SELECT @@session.innodb_lock_wait_timeout"
+    running = begun(guard, f"{key}1", policy=ATOMIC)
+    with ledger.transaction() as transaction:
+        ledger.execute(transaction, "SET SESSION innodb_lock_wait_timeout = 7")
+        begun(guard, key, transaction=transaction).complete("done")
+        guard.begin("s", f"{key}1", transaction=transaction)
+        with ledger.transaction() as rival:
+            begun(guard, f"{key}2", transaction=rival)
+            assert isinstance(guard.begin("s", f"{key}2", transaction=transaction), InProgress)
+        running.complete("done", transaction=transaction)
+        assert ledger.execute(transaction, shown) == [(7,)]
+
+
+def test_connections_of_any_kind(mariadb: MariadbServer) -> None:
+    """Cursors of the caller's own kind, bytes for text, a changed database: the records go where they belong."""
+    ledger = pymysql_ledger(mariadb, PG_LEVELS[1])
+    options: dict[str, Any] = {"cursorclass": DictCursor, "use_unicode": False, "charset": "latin1"}
+    with Guard.open(ledger.url) as guard, closing(mariadb.connect(autocommit=False, **options)) as connection:
+        operation = begun(guard, "kind", transaction=connection)
+        with connection.cursor() as cursor:
+            cursor.execute("USE mysql")
+        operation.complete("done")
+        connection.commit()
+        assert isinstance(guard.begin("s", "kind"), Replay)
+        with pytest.raises(ValueError, match="is over"):
+            operation.complete("done")
+
+
+def test_connections_that_would_commit_apart(mariadb: MariadbServer) -> None:
+    """One in autocommit, or to another server or database, is refused by a sentence."""
+    ledger = pymysql_ledger(mariadb, PG_LEVELS[1])
+    with mariadb_server() as other, Guard.open(ledger.url) as guard:
+        operation = begun(guard, "apart", policy=ATOMIC)
+        for connection, sentence in (
+            (mariadb.connect(), "autocommit"),
+            (other.connect(autocommit=False), "another server"),
+            (mariadb.connect(autocommit=False, database="mysql"), "another database"),
+            (mariadb.connect(autocommit=False, database=None), "another database"),
+        ):
+            with closing(connection):
+                with pytest.raises(ValueError, match=sentence):
+                    operation.complete("done", transaction=connection)
+                with pytest.raises(ValueError, match=sentence):
+                    guard.begin("s", "new", transaction=connection)
+        with pytest.raises(TypeError, match="a connection of PyMySQL"):
+            operation.complete("done", transaction=mariadb.port)
+        with closing(mariadb.connect()) as connection:
+            connection.begin()
+            operation.complete("done", transaction=connection)
+            connection.commit()
+        assert isinstance(guard.begin("s", "apart"), Replay)
+
+
+async def test_an_event_loop(mariadb: MariadbServer) -> None:
+    """An async guard takes a connection of the blocking driver, for there is no other."""
+    ledger = pymysql_ledger(mariadb, PG_LEVELS[1])
+    async with AsyncGuard.open(ledger.url) as guard:
+        outcome = await guard.begin("s", "loop", policy=ATOMIC)
+        assert isinstance(outcome, AsyncOperation)
+        async with outcome:
+            with ledger.transaction() as transaction:
+                await outcome.complete("done", transaction=transaction)
+        assert isinstance(await guard.begin("s", "loop"), Replay)
+
+
+def test_a_server_without_returning(mariadb: MariadbServer) -> None:
+    """Spoken to as to a MySQL, it is the same."""
+    ledger = pymysql_ledger(mariadb, PG_LEVELS[1])
+    with Guard.open(f"{ledger.url}&returning=no") as guard:
+        with ledger.transaction() as transaction, begun(guard, "no", transaction=transaction) as operation:
+            assert not isinstance(guard.begin("s", "no", transaction=transaction), Operation)
+            operation.complete("done")
+        with begun(guard, "no2", policy=ATOMIC) as operation:
+            pay(ledger, operation)
+        assert isinstance(guard.begin("s", "no"), Replay)
