@@ -6,7 +6,6 @@ What both have in common is that they begin a transaction late: with the first s
 
 from __future__ import annotations
 
-import inspect
 from typing import Any, Final
 
 from notwice.model import Op, Record, Reply, Swap
