@@ -28,6 +28,9 @@ from tests.stores.interrupts import Interrupted, interruptions, throw_into
 TIMEOUT = 0.8
 """Seconds: short, for where the one who was to wake others was interrupted, they look around four times within it."""
 
+LONG_TIMEOUT = 4
+"""Seconds: for where callers wait for the disk."""
+
 WAIT_S = 20
 BOMBS = 250
 
@@ -215,7 +218,7 @@ def test_an_interrupted_loop_strands_nobody(tmp_path: Path) -> None:
 
 
 def _interrupt_loops(path: Path) -> None:
-    batching = Batching(SqliteStore(path), timeout=TIMEOUT)
+    batching = Batching(SqliteStore(path), timeout=LONG_TIMEOUT)
     with ThreadPoolExecutor(1) as pool:
         for number, interruption in enumerate(interruptions(spared={"settle"})):
             interruption.run(partial(_run, batching, f"{number}"))
@@ -294,8 +297,8 @@ def test_under_random_interrupts_no_write_is_lost(kind: str, tmp_path: Path) -> 
 
 
 def _bomb(kind: str, path: Path) -> None:
-    below: MemoryStore | SqliteStore = MemoryStore() if kind == "memory" else SqliteStore(path)
-    batching = Batching(below, timeout=TIMEOUT)
+    below: MemoryStore | SqliteStore = MemoryStore() if kind == "memory" else SqliteStore(path, timeout=LONG_TIMEOUT)
+    batching = Batching(below, timeout=LONG_TIMEOUT)
     ways: dict[str, Callable[[Sequence[Op]], Sequence[Reply]]] = {
         "shared": batching.apply,
         "tasks": partial(_apply_in_loop, batching),
@@ -315,4 +318,12 @@ def _bomb(kind: str, path: Path) -> None:
 
 
 def _apply_in_loop(batching: Batching, ops: Sequence[Op]) -> Sequence[Reply]:
-    return asyncio.run(batching.apply_async(ops))
+    return asyncio.run(_applied(batching, ops))
+
+
+async def _applied(batching: Batching, ops: Sequence[Op]) -> Sequence[Reply]:
+    try:
+        async with asyncio.timeout(2 * LONG_TIMEOUT):
+            return await batching.apply_async(ops)
+    except TimeoutError as error:  # an interrupted event loop can lose a task whose future is settled
+        raise StoreUnavailable("this task was lost") from error

@@ -14,6 +14,7 @@ import pytest
 from notwice.errors import StoreUnavailable, UnsupportedRecord
 from notwice.model import Get, Insert, Op, Query, Record, Swap
 from notwice.stores.sqlite import SqliteStore, connection, mounts, rows, schema
+from notwice.stores.sqlite import store as store_module
 from notwice.testing import VirtualClock
 from notwice.testing.conformance.records import finished, followed, get, insert, new_record, stored
 
@@ -423,8 +424,12 @@ def test_an_interrupted_batch_leaves_nothing_behind(store: SqliteStore, monkeypa
 
 
 @pytest.mark.parametrize("lost", [("-wal",), ("-shm",), ("-wal", "-shm")])
-def test_a_log_that_is_gone_is_missed(path: Path, store: SqliteStore, lost: Sequence[str]) -> None:
+def test_a_log_that_is_gone_is_missed(
+    path: Path, store: SqliteStore, lost: Sequence[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """P1, P6: without its log, processes would no longer see each other's records: every call is refused."""
+    monkeypatch.setattr(store_module, "LOGS_EVERY_S", 0)
+    store.scan(Query())
     record = finished("a")
     insert(store, record)
     for suffix in lost:
@@ -443,8 +448,11 @@ def test_a_log_that_is_gone_is_missed(path: Path, store: SqliteStore, lost: Sequ
     assert stored(store, record).key == "a"
 
 
-def test_closing_saves_what_only_a_removed_log_held(path: Path, store: SqliteStore) -> None:
+def test_closing_saves_what_only_a_removed_log_held(
+    path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """P1: acknowledged records are written to the file itself when the process whose log was removed ends."""
+    monkeypatch.setattr(store_module, "LOGS_EVERY_S", 0)
     record = finished("a")
     insert(store, record)
     Path(f"{path}-wal").unlink()

@@ -56,8 +56,8 @@ class _Lead:
 
     __slots__ = ("held",)
 
-    def __init__(self, *, held: bool = True) -> None:
-        self.held = held
+    def __init__(self) -> None:
+        self.held = True
 
 
 class _ThreadCall(Call):
@@ -111,7 +111,8 @@ class Batching:
 
     def _start_anew(self) -> None:
         self._lock = threading.Lock()
-        self._leader = _Lead(held=False)
+        self._leader = _Lead()
+        self._leader.held = False
         self._called = False  # somebody was called to lead, and has not begun yet
         self._pending: deque[_ThreadCall | LoopCall] = deque()
         self._threads: deque[_ThreadCall] = deque()  # those of `_pending`, and some that are no longer

@@ -33,6 +33,9 @@ SWEPT_PER_INSERT = 2
 
 TIMEOUT_MAX = 3_600
 
+LOGS_EVERY_S = 0.01
+"""How often the log is looked for at most. Calls that come further apart than this each do so."""
+
 _LOG_GONE = (
     "its log (the files -wal and -shm) was removed or replaced while it was open, so processes don't see each other's "
     "records any longer; stop all that use it, then start them anew"
@@ -93,6 +96,7 @@ class SqliteStore:
         self._stranded = ""  # why this process may never use the file again
         self._unswept = 0
         self._swept_up_to = (0, 0)
+        self._logs_due = 0.0
         self._deadline = time.monotonic() + timeout
         try:
             self._connect(create=True)
@@ -137,7 +141,8 @@ class SqliteStore:
     def close(self) -> None:
         """Close the file; the last process to do so leaves no log behind. Raises `StoreUnavailable` if a call hangs."""
         self._closed = True
-        lock, taken = self._lock, list[bool]()
+        lock = self._lock
+        taken: list[bool] = []
         try:
             if not take_lock(lock, self._timeout, taken):
                 raise StoreUnavailable(
@@ -279,7 +284,8 @@ class SqliteStore:
         """Do `job` while no other thread uses the connection."""
         timeout = self._timeout
         deadline = time.monotonic() + timeout
-        lock, taken = self._lock, list[bool]()
+        lock = self._lock
+        taken: list[bool] = []
         try:
             if not take_lock(lock, timeout, taken):
                 raise StoreUnavailable(f"{self._path}: other threads kept it busy for {timeout:g} s")
@@ -326,13 +332,14 @@ class SqliteStore:
 
     def _check(self, connection: sqlite3.Connection) -> None:
         """Give up a connection that is not as a call has to find it. Raises `StoreUnavailable` if its log is gone."""
-        found = self._identities_of_files()
-        if found != self._identities:
-            if found[0] == self._identities[0]:
-                raise StoreUnavailable(f"{self._path}: {_LOG_GONE}")
+        if _identity_of(self._files[0]) != self._identities[0]:
             self._abandon()
         elif connection.in_transaction:  # whatever joined it would be reported before it is committed
             self._disconnect()
+        elif self._deadline >= self._logs_due:
+            if self._identities_of_files() != self._identities:
+                raise StoreUnavailable(f"{self._path}: {_LOG_GONE}")
+            self._logs_due = self._deadline + LOGS_EVERY_S
 
     def _connect(self, *, create: bool) -> None:
         connection = open_file(self._path, deadline=self._deadline, create=create, **self._kind)
