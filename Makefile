@@ -30,8 +30,9 @@ types: venv
 	$(BIN)/mypy
 	$(BIN)/pyright
 
+# Two workers: most tests wait for a disk or a server. A file's tests stay together, for they share its servers.
 tests: venv
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 bench: venv
 	$(BIN)/python -m bench $(ARGS)

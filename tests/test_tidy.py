@@ -149,6 +149,17 @@ NEED_AN_EXTRA = {
     "stores.postgres.async_store",
     "stores.postgres.joined",
     "stores.postgres.store",
+    "stores.redis.async_links",
+    "stores.redis.checks",
+    "stores.redis.flows",
+    "stores.redis.lanes",
+    "stores.redis.links",
+    "stores.redis.opening",
+    "stores.redis.routes",
+    "stores.redis.rows",
+    "stores.redis.scans",
+    "stores.redis.settings",
+    "stores.redis.store",
 }
 
 IMPORT_ALONE = """

@@ -139,6 +139,7 @@ async def drive_async(flow: Generator[Op, Reply, _R], runtime: Runtime, timeout:
         while True:
             answer: Reply | StoreUnavailable
             limit = runtime.limits.begin(deadline - monotonic())
+            over = False
             try:
                 try:
                     (answer,) = await apply((op,))
