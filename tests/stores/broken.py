@@ -350,6 +350,10 @@ class CutsBodies(Sound):
         return super().carry_out(op)
 
 
+class KeepsWhatIsTooLarge(Sound):
+    """It has a limit, and says nothing of what is over it."""
+
+
 class PrefixIsAPattern(Sound):
     def selected(self, views: list[RecordView], query: Query) -> list[RecordView]:
         prefix = (query.scope_prefix or "").lower()
@@ -442,6 +446,7 @@ class WrongAfterThree(Sound):
 
 
 CAUGHT_BY: dict[type[Store], str] = {
+    KeepsWhatIsTooLarge: "test_too_large",
     InsertsOverwrite: "test_insert",
     LostInsertSaysWon: "test_insert",
     NoFence: "test_swap",

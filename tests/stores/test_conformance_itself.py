@@ -30,6 +30,7 @@ from tests.stores.broken import (
     InsertsOverwrite,
     KeepsAnOldField,
     KeepsOldExpiry,
+    KeepsWhatIsTooLarge,
     LapsedIsResolved,
     LostInsertSaysWon,
     NeverStampsCreation,
@@ -52,6 +53,7 @@ def engine_of(kind: type[Sound], history_length: int = 2) -> Engine:
         damage=lambda _, namespace, operation: disk.damaged.add((namespace, operation)),
         clock=clock,
         history_length=history_length,
+        body_bytes_max=1_000 if kind is KeepsWhatIsTooLarge else None,
     )
 
 

@@ -1,8 +1,10 @@
 """Interrupts: out of a signal handler or another thread, anywhere in a call. See `notwice.stores.interrupts`."""
 
 import asyncio
+import gc
 import sqlite3
 import threading
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -44,6 +46,15 @@ CALLS: Calls = {
     "scan": lambda store, _: store.scan(Query(limit=2)),
     "purge": lambda store, _: store.purge(1),
 }
+
+
+@pytest.fixture(autouse=True)
+def _swept() -> Iterator[None]:
+    """An interrupt in the middle of `asyncio.run` leaves its loop open: it goes here, not in some later test."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.fixture
