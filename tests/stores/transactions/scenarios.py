@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -349,6 +350,28 @@ class Joining:
             operation.complete("done")
         assert ledger.count(key) == ledger.locks_rows
         assert isinstance(guard.begin("s", key), Replay)
+
+    def test_rivals_in_transactions(self, ledger: Ledger, guard: Guard, key: str) -> None:
+        """P1: of six that begin one key at once, each on its own transaction and again where told so, one commits."""
+
+        def run(_: int) -> Replay:
+            for _ in range(WAIT_S * 10):
+                with suppress(*ledger.stale, StoreUnavailable, RolledBack), ledger.transaction() as transaction:
+                    outcome = guard.begin("s", key, transaction=transaction)
+                    if isinstance(outcome, Operation):
+                        ledger.insert(transaction, key)
+                        outcome.complete("done")
+                    elif isinstance(outcome, Replay):
+                        return outcome
+                    else:
+                        raise RolledBack
+                threading.Event().wait(0.005)
+            raise AssertionError
+
+        with ThreadPoolExecutor(6) as pool:
+            replays = list(pool.map(run, range(6)))
+        assert len({each.view.record.etag for each in replays}) == 1
+        assert ledger.count(key) == 1
 
     def test_a_lapsed_atomic_operation_is_taken_over_in_a_transaction(
         self, ledger: Ledger, guard: Guard, key: str

@@ -1,4 +1,4 @@
-"""A MariaDB store on the caller's transactions: PyMySQL's, SQLAlchemy's."""
+"""A MariaDB store on the caller's transactions: PyMySQL's, SQLAlchemy's, Django's."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -14,7 +14,7 @@ from notwice.stores import open_store
 from notwice.stores.mysql.store import MysqlStore
 from notwice.testing import VirtualClock
 from tests.engines.mariadb import ADDRESS, DATABASE, MariadbServer, mariadb_server
-from tests.stores.transactions.ledgers import PG_LEVELS, Ledger, pymysql_ledger, sqlalchemy_ledger
+from tests.stores.transactions.ledgers import PG_LEVELS, Ledger, django_ledger, pymysql_ledger, sqlalchemy_ledger
 from tests.stores.transactions.scenarios import ATOMIC, Joining, begun, pay
 
 
@@ -53,6 +53,18 @@ class TestSqlalchemySession(Joining):
     @pytest.fixture
     def ledger(self, mariadb: MariadbServer) -> Ledger:
         return sqlalchemy_over(mariadb, PG_LEVELS[1], session=True)
+
+
+class TestDjango(Joining):
+    """A connection of Django's, where PyMySQL stands in for its own driver."""
+
+    @pytest.fixture
+    def ledger(self, mariadb: MariadbServer, django_databases: Callable[..., tuple[str, ...]]) -> Ledger:
+        pymysql.install_as_MySQLdb()
+        place = {"HOST": ADDRESS["host"], "PORT": mariadb.port, "USER": ADDRESS["user"], "NAME": DATABASE}
+        options = {"isolation_level": "repeatable read", "password": ADDRESS["password"].encode()}
+        names = django_databases(ENGINE="django.db.backends.mysql", OPTIONS=options, **place)
+        return django_ledger(pymysql_ledger(mariadb, PG_LEVELS[1]), names)
 
 
 # --- what is MariaDB's and MySQL's alone ------------------------------------------------------------------------------
