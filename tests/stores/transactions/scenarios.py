@@ -201,6 +201,19 @@ class Joining:
             assert not operation.lost
         assert isinstance(guard.begin("s", key), Replay)
 
+    def test_a_lease_goes_on_after_a_rollback(self, ledger: Ledger, guard: Guard, key: str) -> None:
+        """What was completed and rolled back is still its owner's, who may take as long as before to do it again."""
+        with begun(guard, key, policy=Policy(atomic=True, lease=9)) as operation:
+            with suppress(RolledBack), ledger.transaction() as transaction:
+                operation.complete("done", transaction=transaction)
+                raise RolledBack
+            before = view_of(guard, key).record.etag
+            guard._runtime.clock.advance(3.1)  # type: ignore[attr-defined]  # a VirtualClock
+            assert view_of(guard, key).record.etag != before
+            pay(ledger, operation)
+        guard._runtime.clock.advance(9)  # type: ignore[attr-defined]  # as above: nothing beats any longer
+        assert isinstance(guard.begin("s", key), Replay)
+
     def test_a_heartbeat_after_a_checkpoint_was_committed(self, ledger: Ledger, guard: Guard, key: str) -> None:
         """The owner goes on from what its transaction left, and from what it knew if that was rolled back."""
         with begun(guard, key, policy=ATOMIC) as operation:

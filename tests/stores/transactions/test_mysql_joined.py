@@ -137,11 +137,13 @@ def test_what_rolls_back_everything_is_no_answer(kind: str) -> None:
                 ledger.execute(transaction, "SELECT count(*) FROM business")
                 ledger.insert(transaction, "earlier")
                 if kind == "lock time-out":
-                    operation.checkpoint("held", transaction=rival)
+                    begun(guard, "held", transaction=rival)
+                    with pytest.raises(pymysql.OperationalError):
+                        guard.begin("s", "held", transaction=transaction)
                 else:
                     operation.heartbeat()
-                with pytest.raises(pymysql.MySQLError):
-                    operation.complete("done", transaction=transaction)
+                    with pytest.raises(pymysql.MySQLError):
+                        operation.complete("done", transaction=transaction)
             assert ledger.count("earlier") == 0
             pay(ledger, operation)
 

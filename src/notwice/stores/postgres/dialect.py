@@ -153,12 +153,7 @@ RETURNING true, false, written_ms, created_ms, written_ms, record
 
 # There, a row is locked before it is replaced. At READ COMMITTED this waits for its newest version; at the levels above
 # it fails (40001) if that is not the version which the transaction sees.
-LOCK: Final = """
-WITH {clock}
-SELECT false, etag = $3::bytea AND sha256(record) = checksum, now_ms, created_ms, written_ms, record
-FROM {table} AS found, clock WHERE id = $1 AND namespace = $2
-FOR UPDATE OF found
-"""
+LOCK: Final = "SELECT 1 FROM {table} WHERE id = $1 AND namespace = $2 FOR UPDATE"
 
 LOAD: Final = """
 INSERT INTO {table} (

@@ -134,13 +134,12 @@ def _within_savepoint(op: Insert | Swap, dialect: Dialect, around_it: Around) ->
 def _writing(op: Insert | Swap, dialect: Dialect) -> Generator[Asked, Rows, Found]:
     """Write it if its condition holds. What is found else is this transaction's own, or has just been committed."""
     if isinstance(op, Swap):
-        rows = yield Statement(dialect.lock, (op.record.id, op.record.namespace, op.expected_etag))
-        if rows and found_of(rows[0]).due:
-            rows = yield statement_of((op,), dialect)
+        yield Statement(dialect.lock, (op.record.id, op.record.namespace))
+        rows = yield statement_of((op,), dialect)
     else:
         rows = yield statement_of((op,), dialect)._replace(text=dialect.put)
-    if not rows:
-        rows = yield statement_of((Get(*name_of(op)),), dialect)
+        if not rows:
+            rows = yield statement_of((Get(*name_of(op)),), dialect)
     return found_of(rows[0])
 
 
