@@ -240,8 +240,7 @@ def move(
         if landed is None and forgiving and failures:
             landed = target
         if landed is None:
-            own.lost = own.ended = True
-            raise OwnershipLost(own.record.id, None if isinstance(reply.record, Unreadable) else view_of(reply))
+            raise _lost(own, reply)
         if landed is target or landed.state is not IN_PROGRESS:
             own.end(landed) if ends or landed.state is not IN_PROGRESS else own.confirm(landed)
             return landed
@@ -266,8 +265,7 @@ def move_within(own: Ownership, change: Change, *, new_etag: NewEtag) -> Generat
         reply = yield make_swap((target, base.etag))
         landed = target if reply.won else _landed(own, reply)
         if landed is None:
-            own.lost = own.ended = True
-            raise OwnershipLost(own.record.id, None if isinstance(reply.record, Unreadable) else view_of(reply))
+            raise _lost(own, reply)
         if landed is target:
             return target
         if landed.state is not IN_PROGRESS:
@@ -296,6 +294,12 @@ def _check_repeated(own: Ownership, landed: Record, target: Record) -> Generator
     if (landed.state, landed.result) != (target.state, target.result):
         message = f"operation {landed.id} is over: it is {landed.state} in this transaction already"
         raise OperationEnded(message)
+
+
+def _lost(own: Ownership, reply: Reply) -> OwnershipLost:
+    """Note that the operation is another's now, and give the error that says so."""
+    own.lost = own.ended = True
+    return OwnershipLost(own.record.id, None if isinstance(reply.record, Unreadable) else view_of(reply))
 
 
 def _landed(own: Ownership, reply: Reply) -> Record | None:

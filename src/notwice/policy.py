@@ -19,7 +19,6 @@ Duration = float | int | timedelta
 
 DAY: Final = 86_400
 DURATION_MAX: Final = 100 * 366 * DAY  # a hundred years: a longer one is a mistake of units, or would overflow
-SETTLE_IS_LEASE: Final = None
 BEATS_PER_LEASE: Final = 3
 BEAT_SECONDS_MIN: Final = 0.05  # a lease of a few milliseconds is for tests; beating it would only burn time
 
@@ -152,7 +151,7 @@ class Policy:
     recovery: Recovery = hold
     rerun_within: Duration | None = 20 * 3600
     attempts_max: int | None = 5
-    settle: Duration | None = SETTLE_IS_LEASE
+    settle: Duration | None = None
     retention: Duration | None = 30 * DAY
     wait: Duration = 0
     run_max: Duration = 3600

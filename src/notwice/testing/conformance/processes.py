@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Generator, Iterator
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -166,8 +166,3 @@ async def _awaited(found: Any) -> Any:  # noqa: ANN401 - anything that can be aw
 def owns(outcome: object) -> bool:
     """Whether a begin ended in an operation, of either face."""
     return hasattr(outcome, "complete")
-
-
-def keys_of(items: Iterator[Any]) -> list[str]:
-    """The keys of records in a look-up."""
-    return [item.record.key for item in items]
