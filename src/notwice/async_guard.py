@@ -43,7 +43,7 @@ from notwice.observe import Observer
 from notwice.operation import AsyncOperation
 from notwice.policy import Applied, Duration, Policy, milliseconds, seconds
 from notwice.results import decode_result
-from notwice.runtime import Runtime, drive_async, drive_within_async, joined_async, new_etag
+from notwice.runtime import Runtime, drive_async, drive_within_async, joined_async
 from notwice.stores import open_async_store
 from notwice.stores.batching import Batching
 from notwice.stores.port import AsyncStore, Store
@@ -302,7 +302,7 @@ class AsyncGuard(GuardBase):
 
     async def _claim(self, ask: Ask, policy: Policy) -> AsyncOperation | Replay | InProgress | Unresolved | Mismatch:
         sent: Sent = {}
-        flow = flows.begin(ask, sent, orphans=self._runtime.unanswered, new_etag=new_etag)
+        flow = flows.begin(ask, sent, orphans=self._runtime.unanswered, new_etag=self._runtime.new_etag)
         try:
             outcome = await drive_async(flow, self._runtime, policy.store_timeout_seconds)
         except BaseException as error:
@@ -323,7 +323,7 @@ class AsyncGuard(GuardBase):
         self, ask: Ask, policy: Policy, transaction: object
     ) -> AsyncOperation | Replay | InProgress | Unresolved | Mismatch:
         store = await joined_async(self._store, transaction)
-        flow = flows.begin(held_open(ask), {}, orphans=NO_ORPHANS, new_etag=new_etag)
+        flow = flows.begin(held_open(ask), {}, orphans=NO_ORPHANS, new_etag=self._runtime.new_etag)
         outcome = await drive_within_async(flow, store)
         return (
             AsyncOperation(self._runtime, outcome, policy, within=store) if isinstance(outcome, Ownership) else outcome
@@ -408,7 +408,7 @@ class AsyncGuard(GuardBase):
         self, event: str, view: RecordView, change: OperatorChange, *, who: str, force: bool
     ) -> RecordView:
         self._check_view(view)
-        flow = flows.operate(view, change, force=force, new_etag=new_etag)
+        flow = flows.operate(view, change, force=force, new_etag=self._runtime.new_etag)
         found = await drive_async(flow, self._runtime, self._policy.store_timeout_seconds)
         self._tell_operator(event, found, who)
         return found

@@ -42,7 +42,7 @@ from notwice.observe import Observer
 from notwice.operation import Operation
 from notwice.policy import Applied, Duration, Policy, milliseconds, seconds
 from notwice.results import decode_result
-from notwice.runtime import Runtime, drive, drive_within, joined, new_etag
+from notwice.runtime import Runtime, drive, drive_within, joined
 from notwice.stores import open_store
 from notwice.stores.port import Store
 from notwice.waiting import Backoff, Clock
@@ -294,7 +294,7 @@ class Guard(GuardBase):
 
     def _claim(self, ask: Ask, policy: Policy) -> Operation | Replay | InProgress | Unresolved | Mismatch:
         sent: Sent = {}
-        flow = flows.begin(ask, sent, orphans=self._runtime.unanswered, new_etag=new_etag)
+        flow = flows.begin(ask, sent, orphans=self._runtime.unanswered, new_etag=self._runtime.new_etag)
         try:
             outcome = drive(flow, self._runtime, policy.store_timeout_seconds)
         except BaseException as error:
@@ -315,7 +315,7 @@ class Guard(GuardBase):
         self, ask: Ask, policy: Policy, transaction: object
     ) -> Operation | Replay | InProgress | Unresolved | Mismatch:
         store = joined(self._store, transaction)
-        flow = flows.begin(held_open(ask), {}, orphans=NO_ORPHANS, new_etag=new_etag)
+        flow = flows.begin(held_open(ask), {}, orphans=NO_ORPHANS, new_etag=self._runtime.new_etag)
         outcome = drive_within(flow, store)
         return Operation(self._runtime, outcome, policy, within=store) if isinstance(outcome, Ownership) else outcome
 
@@ -394,7 +394,7 @@ class Guard(GuardBase):
 
     def _operate(self, event: str, view: RecordView, change: OperatorChange, *, who: str, force: bool) -> RecordView:
         self._check_view(view)
-        flow = flows.operate(view, change, force=force, new_etag=new_etag)
+        flow = flows.operate(view, change, force=force, new_etag=self._runtime.new_etag)
         found = drive(flow, self._runtime, self._policy.store_timeout_seconds)
         self._tell_operator(event, found, who)
         return found

@@ -150,7 +150,7 @@ class Heart:
         self._young: dict[
             Hold, None
         ] = {}  # added since the last sweep; each change of it is one step of the interpreter
-        self._buckets: dict[int, set[Hold]] = {}
+        self._buckets: dict[int, dict[Hold, None]] = {}  # in the order in which they came
         self._alarm = Alarm(self._clock, self.sweep)
 
     def add(self, hold: Hold, due: float) -> None:
@@ -170,7 +170,7 @@ class Heart:
         with self._lock:
             bucket = self._buckets.get(tick)
             if bucket is not None:
-                bucket.discard(hold)
+                bucket.pop(hold, None)
                 if not bucket:
                     del self._buckets[tick]
 
@@ -178,7 +178,7 @@ class Heart:
         for hold in list(self._young):
             self._young.pop(hold, None)
             if hold.tick != NEVER:
-                self._buckets.setdefault(hold.tick, set()).add(hold)
+                self._buckets.setdefault(hold.tick, {})[hold] = None
 
     def sweep(self) -> None:
         """Beat for whoever is due."""

@@ -27,7 +27,6 @@ from notwice.runtime import (
     drive_within_async,
     joined,
     joined_async,
-    new_etag,
 )
 from notwice.stores.port import AsyncJoined, AsyncStore, Joined, Store
 
@@ -309,10 +308,12 @@ class OperationBase:
         return move.change(self._own.record, b"")
 
     def _flow(self, move: Move) -> Generator[Op, Reply, Record]:
-        return flows.move(self._own, move.change, ends=move.ends, forgiving=move.forgiving, new_etag=new_etag)
+        return flows.move(
+            self._own, move.change, ends=move.ends, forgiving=move.forgiving, new_etag=self._runtime.new_etag
+        )
 
     def _flow_within(self, move: Move) -> Generator[Op, Reply, Record]:
-        return flows.move_within(self._own, move.change, new_etag=new_etag)
+        return flows.move_within(self._own, move.change, new_etag=self._runtime.new_etag)
 
     def _failed(self, error: BaseException) -> None:
         if isinstance(error, OwnershipLost):

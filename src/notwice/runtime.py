@@ -54,14 +54,19 @@ class Runtime:
         self.asynchronous = asynchronous
         self.observer = observer
         self.clock: Clock = SystemClock() if clock is None else clock
-        self.heart = Heart(store, self.clock, observer=observer, new_etag=new_etag)
-        self.unanswered = Unanswered(store, self.clock, new_etag=new_etag)
+        self.new_etag: NewEtag = new_etag
+        """Where all etags come from. A simulation draws them from its seed."""
+        self.heart = Heart(store, self.clock, observer=observer, new_etag=self._draw_etag)
+        self.unanswered = Unanswered(store, self.clock, new_etag=self._draw_etag)
         self.waiters = Waiters()
         self.limits = Limits()
         self.scopes: dict[str, str] = {}
         self.process = object()
         """Stands for this process: another one in a forked child."""
         _RUNTIMES.add(self)
+
+    def _draw_etag(self) -> bytes:
+        return self.new_etag()
 
     def forget(self) -> None:
         """Start anew in a forked child: operations, waiters and unanswered writes are the parent's."""
