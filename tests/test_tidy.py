@@ -21,8 +21,8 @@ from tests.sources import ROOT, Function, Source, package_sources, sources_of_te
 VALUES = {"problems", "model", "errors"}
 PURE_PARTS = VALUES | {"policy", "identity", "fingerprint", "plain", "canonical", "canonical_json", "codec", "results"}
 RULES = PURE_PARTS | {"core", "flows"}
-LOOPS = RULES | {"observe", "waiting", "limits", "heart", "runtime", "stores.port"}
-FACES = LOOPS | {"operation", "decorate", "guard_base", "recovery", "guard", "async_guard", "stores"}
+LOOPS = RULES | {"observe", "redaction", "privacy", "waiting", "limits", "heart", "runtime", "stores.port"}
+FACES = LOOPS | {"steps", "operation_base", "operation", "decorate", "guard_base", "recovery", "guard", "async_guard", "stores"}
 DOORS = FACES | {"http", ""}
 
 LAYERS: dict[str, set[str]] = {
@@ -45,9 +45,11 @@ LAYERS: dict[str, set[str]] = {
     "limits": set(),
     "heart": LOOPS - {"runtime"},
     "runtime": LOOPS,
-    "operation": LOOPS,
-    "decorate": LOOPS | {"operation"},
-    "guard_base": LOOPS | {"operation", "decorate"},
+    "decorate": VALUES | {"identity", "codec"},
+    "steps": LOOPS,
+    "operation_base": LOOPS | {"steps"},
+    "operation": LOOPS | {"steps", "operation_base", "decorate"},
+    "guard_base": LOOPS | {"steps", "operation_base", "decorate"},
     "recovery": FACES - {"guard", "async_guard"},
     "guard": FACES - {"async_guard"},
     "async_guard": FACES - {"guard"},

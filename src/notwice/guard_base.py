@@ -31,7 +31,7 @@ from notwice.model import (
     State,
     Unresolved,
 )
-from notwice.operation import OperationBase
+from notwice.operation_base import OperationBase
 from notwice.policy import NOT_APPLIED, UNKNOWN, Applied, Policy
 from notwice.results import result_of, text_of
 from notwice.runtime import Runtime

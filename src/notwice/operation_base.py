@@ -1,0 +1,333 @@
+"""What both faces of an operation share: everything but the waiting."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Generator
+from functools import partial
+from typing import Final, NamedTuple, NoReturn, SupportsIndex, cast
+from uuid import UUID
+from weakref import ref
+
+from notwice import core, flows, identity
+from notwice.codec import decode_value, encode_value
+from notwice.errors import NotApplied, NotCompleted, OperationEnded, OwnershipLost, StoreUnavailable
+from notwice.flows import Change, Ownership
+from notwice.heart import Hold
+from notwice.model import Op, Record, RecordView, Released, Reply, Result, State
+from notwice.policy import Policy
+from notwice.results import result_of, text_of
+from notwice.runtime import (
+    Runtime,
+)
+from notwice.stores.port import AsyncJoined, Joined
+
+CURRENT: contextvars.ContextVar[OperationBase] = contextvars.ContextVar("notwice_operation")
+
+
+class Move(NamedTuple):
+    """One of an owner's moves: what it makes of the record, and what it means."""
+
+    event: str
+    change: Change
+    ends: bool = False
+    forgiving: bool = False
+    result: Result | None = None
+    detail: str = ""
+
+
+BEAT: Final = Move("", core.beaten)
+
+
+class OperationBase:
+    """An operation without its moves."""
+
+    __slots__ = (
+        "__weakref__",
+        "_hold",
+        "_joined",
+        "_own",
+        "_policy",
+        "_process",
+        "_runtime",
+        "_token",
+        "_told_lost",
+        "_within",
+        "guarded",
+    )
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        own: Ownership,
+        policy: Policy,
+        *,
+        guarded: bool = True,
+        within: Joined | AsyncJoined | None = None,
+    ) -> None:
+        self._runtime = runtime
+        self._process = runtime.process
+        self._policy = policy
+        self._token: contextvars.Token[OperationBase] | None = None
+        self._told_lost = False
+        self._own = own
+        self.guarded = guarded
+        """Whether a record stands behind this operation; not so under ``store_failure="proceed"`` without a store."""
+        now, beat_seconds = runtime.clock.monotonic(), policy.beat_seconds
+        self._hold = Hold(
+            own, runtime, operation=ref(self), beat_seconds=beat_seconds, run_until=now + policy.run_max_seconds
+        )
+        self._within = within  # where a claim on the caller's transaction goes on
+        self._joined = False  # a last move was made on the caller's transaction, which may or may not be committed
+        if guarded and within is None:
+            runtime.heart.add(self._hold, now + beat_seconds)
+
+    @property
+    def view(self) -> RecordView:
+        """The record as its owner last knew it. Its times are those of its creation."""
+        record = self._own.record
+        return RecordView(record, record.created_ms, record.created_ms, 0)
+
+    @property
+    def policy(self) -> Policy:
+        """The policy that this attempt was begun with."""
+        return self._policy
+
+    @property
+    def namespace(self) -> str:
+        """Whose key it is."""
+        return self._own.record.namespace
+
+    @property
+    def scope(self) -> str:
+        """What is guarded."""
+        return self._own.record.scope
+
+    @property
+    def key(self) -> str:
+        """The caller's idempotency key; the operation id, if it was begun with ``Privacy(hash_keys=True)``."""
+        return self._own.record.key
+
+    @property
+    def operation(self) -> str:
+        """The operation id."""
+        return self._own.record.id
+
+    @property
+    def attempt(self) -> int:
+        """How often the operation was claimed, this time included."""
+        return self._own.record.attempt
+
+    @property
+    def recovery_point(self) -> str:
+        """The last step known done, or an empty text."""
+        return self._own.record.recovery_point
+
+    @property
+    def lost(self) -> bool:
+        """Whether another owner has taken the operation over."""
+        return self._own.lost
+
+    @property
+    def ended(self) -> bool:
+        """Whether a last move was made, be it confirmed or not."""
+        return self._own.ended or self._joined or self._own.pending is not None
+
+    @property
+    def freed(self) -> bool:
+        """Whether it was abandoned and its key is free again, or will be as soon as the store has confirmed that."""
+        return (self._own.pending or self._own.record).released is not Released.NO
+
+    @property
+    def recovered(self) -> bool:
+        """Whether an earlier attempt may have left something behind."""
+        return not self._own.claim.created
+
+    @property
+    def progress(self) -> dict[str, object]:
+        """What was checkpointed so far, by this and by earlier attempts: point to data."""
+        return {point: decode_value(data) for point, data in self._own.record.progress}
+
+    def downstream_key(self, name: str = "") -> str:
+        """A key for the next system, at most 38 characters: the same for every attempt, another for each `name`."""
+        self._own.touched = True
+        record = self._own.record
+        return identity.downstream_key(
+            namespace=record.namespace, scope=record.scope, key=record.key, generation=record.generation, name=name
+        )
+
+    def downstream_uuid(self, name: str = "") -> UUID:
+        """The same as `downstream_key`, for systems that take a UUID."""
+        self._own.touched = True
+        record = self._own.record
+        return identity.downstream_uuid(
+            namespace=record.namespace, scope=record.scope, key=record.key, generation=record.generation, name=name
+        )
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        """Refuse to be copied or pickled: two of one operation would be two owners."""
+        message = "an operation can't be copied or pickled, for it has one owner; hand on its scope and key instead"
+        raise TypeError(message)
+
+    # -- the moves as values
+
+    def _completing(self, value: object) -> Move:
+        result = result_of(value)
+        return Move("completed", partial(core.finished, state=State.COMPLETED, result=result), True, False, result)
+
+    def _failing(self, value: object) -> Move:
+        result = result_of(value)
+        return Move("failed", partial(core.finished, state=State.FAILED, result=result), ends=True, result=result)
+
+    def _suspending(self, error: object, answer: Result | None) -> Move:
+        kind, text = type(error).__name__ if isinstance(error, BaseException) else "", text_of(error)
+        answer = None if answer is None else result_of(answer)
+        change = partial(core.suspended, error=f"{kind}: {text}" if kind else text, answer=answer)
+        return Move("suspended", change, ends=True, forgiving=True, result=answer, detail=kind)
+
+    def _abandoning(self) -> Move:
+        own = self._own
+        change = partial(core.abandoned, claim=own.claim, touched=own.touched)
+        kept = self._kept_back()
+        return Move("not_freed" if kept else "abandoned", change, ends=True, forgiving=True, detail=kept)
+
+    def _kept_back(self) -> str:
+        """Why to abandon would not free the key; empty if it would."""
+        own = self._own
+        if own.touched:
+            return "a downstream key or a checkpoint was taken before"
+        if own.claim.created or (own.claim.prior is not None and own.claim.prior.released is not Released.NO):
+            return ""
+        return f"this is attempt {own.record.attempt}, and an earlier one may have taken effect"
+
+    def _putting_back(self, error: str) -> Move:
+        return Move("reconcile_unknown", partial(core.put_back, error=error), ends=True, forgiving=True)
+
+    def _checkpointing(self, point: str, data: object) -> Move:
+        if not point or not isinstance(cast("object", point), str):
+            message = f"a recovery point is named by a text that is not empty, not by {point!r}"
+            raise ValueError(message)
+        self._own.touched = True
+        return Move("", partial(core.checkpointed, point=point, data=encode_value(data)))
+
+    def _leaving(self, error: BaseException | None) -> Move:
+        """The move for a handler that left without one."""
+        policy = self._policy
+        if error is None:
+            return self._suspending("left without an answer", None)
+        if isinstance(error, (NotApplied, *policy.not_applied_errors)):
+            return self._abandoning()
+        if policy.final_errors and isinstance(error, policy.final_errors):
+            return self._failing(error)
+        return self._suspending(error, None)
+
+    def _is_over(self, error: BaseException | None) -> bool:
+        """Whether nothing is left to do for a handler that leaves; who never heard of its loss is to hear of it now."""
+        if self._process is not self._runtime.process:
+            return True
+        if error is None:
+            return self.ended and (not self.lost or self._told_lost)
+        if self._within is not None:
+            return True  # the caller's transaction is rolled back, and the claim with it
+        return self._own.ended or self._own.pending is not None  # what was joined may have been rolled back
+
+    def _not_completed(self) -> NotCompleted:
+        left = "it is suspended" if self._within is None else "roll its transaction back"
+        return NotCompleted(f"operation {self.operation} was left without an answer; {left}")
+
+    def _check_process(self) -> None:
+        """Raise in a forked child, before its copy of a gate is waited for: the owner is the parent."""
+        if self._process is not self._runtime.process:
+            message = (
+                f"operation {self.operation} belongs to the process that began it, and this is a fork of that one. "
+                "Nothing changed: end it there, or begin the operation here under a scope or key of its own"
+            )
+            raise OperationEnded(message)
+
+    # -- what happens around a move
+
+    def _check_transaction(self, move: Move, transaction: object) -> None:
+        """Refuse a move that would not be committed together with the caller's rows, or together with wrong ones."""
+        if self._within is not None:
+            given = transaction is not None
+            wrong = "was begun on a transaction, and goes on there: leave transaction= out" if given else ""
+        elif transaction is not None:
+            atomic = self._own.record.terms.atomic or self._policy.atomic  # the first claim may be of an older release
+            wrong = "" if atomic else "takes no transaction: begin it with Policy(atomic=True)"
+        else:
+            atomic = self._own.record.terms.atomic and move.event == "completed"
+            wrong = "is atomic: complete it together with its rows, by transaction=..." if atomic else ""
+        if wrong:
+            raise ValueError(f"operation {self._own.record.id} {wrong}")
+
+    def _ready(self, move: Move, transaction: object) -> bool:
+        """Whether `move` is to be sent; raises if it can't follow what was done before."""
+        own = self._own
+        if own.lost:
+            self._told_lost = True
+            raise OwnershipLost(own.record.id)
+        if not self.guarded:
+            own.ended = own.ended or move.ends
+            return False
+        if own.ended:
+            message = f"operation {own.record.id} is over: it is {own.record.state} already"
+            raise OperationEnded(message)
+        pending = own.pending
+        if pending is not None and (not move.ends or not core.ends_alike(pending, self._made(move))):
+            message = (
+                f"the store has not confirmed the last move of operation {own.record.id}; only the same may follow"
+            )
+            raise StoreUnavailable(message)
+        self._check_transaction(move, transaction)
+        if move.ends and transaction is None:  # else it is the owner's until that is committed
+            self._hold.forgiving = move.forgiving
+            self._runtime.heart.remove(self._hold)
+        return True
+
+    def _made(self, move: Move) -> Record:
+        return move.change(self._own.record, b"")
+
+    def _flow(self, move: Move) -> Generator[Op, Reply, Record]:
+        return flows.move(
+            self._own, move.change, ends=move.ends, forgiving=move.forgiving, new_etag=self._runtime.new_etag
+        )
+
+    def _flow_within(self, move: Move) -> Generator[Op, Reply, Record]:
+        return flows.move_within(self._own, move.change, new_etag=self._runtime.new_etag)
+
+    def _failed(self, error: BaseException) -> None:
+        if isinstance(error, OwnershipLost):
+            self._told_lost = True
+            self._runtime.on_lost(self._own)
+        elif self._own.pending is not None:
+            self._runtime.tell("unanswered", self._own.record, detail=type(error).__name__)
+            self._runtime.unanswered.settle_end(self._hold)
+
+    def _done(self, move: Move) -> None:
+        runtime = self._runtime
+        if move.event and runtime.observer is not None:
+            record = self._own.record  # after a move on a transaction, it may be found finished by that
+            event = str(record.state) if self._joined and record.terminal else move.event
+            runtime.tell(event, record, detail=move.detail)
+        if move.ends:
+            runtime.on_end(self._own)
+
+    @contextlib.contextmanager
+    def _current(self) -> Generator[None, None, None]:
+        """Make this the `current_operation`, without ending it at the end."""
+        token = CURRENT.set(self)
+        try:
+            yield
+        finally:
+            CURRENT.reset(token)
+
+    def _set_current(self) -> None:
+        if self._token is None:  # else it was entered already, and the first to leave resets it
+            self._token = CURRENT.set(self)
+
+    def _reset_current(self) -> None:
+        if self._token is not None:
+            with contextlib.suppress(ValueError):  # left in another context than it was entered in
+                CURRENT.reset(self._token)
+            self._token = None
