@@ -41,6 +41,8 @@ from notwice.model import (
 from notwice.observe import CountingObserver, Event, LogObserver, Observer, Observers
 from notwice.operation import AsyncOperation, Operation, current_operation
 from notwice.policy import NOT_APPLIED, UNKNOWN, Applied, Policy, Recovery, hold, reconcile, rerun
+from notwice.privacy import Privacy, new_key
+from notwice.redaction import redacting
 
 __version__ = "0.1.0"
 
@@ -74,6 +76,7 @@ __all__ = [
     "OperationUnresolved",
     "OwnershipLost",
     "Policy",
+    "Privacy",
     "Record",
     "RecordChanged",
     "RecordTooLarge",
@@ -94,6 +97,8 @@ __all__ = [
     "business_key_of",
     "current_operation",
     "hold",
+    "new_key",
     "reconcile",
+    "redacting",
     "rerun",
 ]

@@ -25,6 +25,7 @@ from notwice.guard_base import (
     RequestPrint,
     Scope,
     held_open,
+    readable,
     reconciled,
 )
 from notwice.heart import unavailable
@@ -42,11 +43,13 @@ from notwice.model import (
 from notwice.observe import Observer
 from notwice.operation import AsyncOperation
 from notwice.policy import Applied, Duration, Policy, milliseconds, seconds
+from notwice.privacy import Privacy
 from notwice.results import decode_result
 from notwice.runtime import Runtime, drive_async, drive_within_async, joined_async
 from notwice.stores import open_async_store
 from notwice.stores.batching import Batching
 from notwice.stores.port import AsyncStore, Store
+from notwice.stores.sealed import AsyncSealedStore
 from notwice.waiting import Backoff, Clock
 
 _T = TypeVar("_T")
@@ -71,9 +74,11 @@ class AsyncGuard(GuardBase):
         namespace: str = "",
         observer: Observer | None = None,
         clock: Clock | None = None,
+        privacy: Privacy | None = None,
     ) -> None:
         faces = _asynchronous(store)
-        runtime = Runtime(faces.blocking, observer=observer, clock=clock, asynchronous=faces)
+        faces = faces if privacy is None else AsyncSealedStore(faces, privacy)
+        runtime = Runtime(faces.blocking, observer=observer, clock=clock, asynchronous=faces, privacy=privacy)
         super().__init__(runtime, policy, namespace)
 
     @property
@@ -84,13 +89,19 @@ class AsyncGuard(GuardBase):
 
     @classmethod
     def open(
-        cls, url: str, *, policy: Policy = DEFAULT_POLICY, namespace: str = "", observer: Observer | None = None
+        cls,
+        url: str,
+        *,
+        policy: Policy = DEFAULT_POLICY,
+        namespace: str = "",
+        observer: Observer | None = None,
+        privacy: Privacy | None = None,
     ) -> Self:
         """A guard on the store at `url`: ``sqlite:///payments.db``, ``memory://``. It is not awaited.
 
         Raises `ValueError` for a URL that names no known store, with a suggestion.
         """
-        return cls(open_async_store(url), policy=policy, namespace=namespace, observer=observer)
+        return cls(open_async_store(url), policy=policy, namespace=namespace, observer=observer, privacy=privacy)
 
     async def begin(
         self,
@@ -209,8 +220,7 @@ class AsyncGuard(GuardBase):
 
     async def lookup(self, scope: Scope, key: Key, *, namespace: str | None = None) -> RecordView | None:
         """What is stored of an operation, ``None`` if absent; `StoreUnavailable` and `UnsupportedRecord` are raised."""
-        flow = flows.look(*self._place(scope, key, namespace))
-        return await drive_async(flow, self._runtime, self._policy.store_timeout_seconds)
+        return await self._look(*self._place(scope, key, namespace))
 
     async def operations(
         self,
@@ -237,7 +247,7 @@ class AsyncGuard(GuardBase):
         )
         while True:
             page = await self._asked(partial(self._store.scan, query))
-            for item in page.items:
+            for item in readable(page):
                 yield item
             if page.cursor is None:
                 return
@@ -299,6 +309,9 @@ class AsyncGuard(GuardBase):
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    async def _look(self, namespace: str, operation: str) -> RecordView | None:
+        return await drive_async(flows.look(namespace, operation), self._runtime, self._policy.store_timeout_seconds)
 
     async def _claim(self, ask: Ask, policy: Policy) -> AsyncOperation | Replay | InProgress | Unresolved | Mismatch:
         sent: Sent = {}
@@ -401,7 +414,7 @@ class AsyncGuard(GuardBase):
 
     async def _loser(self, operation: AsyncOperation, error: OwnershipLost, policy: Policy) -> Duplicate:
         """What a duplicate would get now: that is what the owner who lost its operation gets."""
-        view = error.view or await self.lookup(operation.scope, operation.key, namespace=operation.namespace)
+        view = error.view or await self._look(operation.namespace, operation.operation)
         return self._duplicate_of(view, operation.operation, policy)
 
     async def _operate(

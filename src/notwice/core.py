@@ -39,6 +39,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping
 from typing import Any, Final, NamedTuple
 
+from notwice.codec import closed_reason
 from notwice.model import (
     AGE_UNKNOWN_MS,
     IN_PROGRESS,
@@ -247,6 +248,8 @@ def settle(ask: Ask, reply: Reply, sent: Container[bytes], *, orphaned: Containe
         return Replace(None)
     if isinstance(record, Unreadable):  # rule 2
         return Refuse(record.reason)
+    if record.sealed:  # rule 2 as well: with a key that this process was not given
+        return Refuse(closed_reason(record))
     if owns(record, reply, sent):  # rule 0
         return Own(record)
     now = Situation(ask, orphaned, make_view(reply[1:]))

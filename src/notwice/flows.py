@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from notwice import core
+from notwice.codec import closed_reason
 from notwice.core import Ask, Claim
 from notwice.errors import (
     ContentionError,
@@ -374,5 +375,8 @@ def view_of(reply: Reply) -> RecordView | None:
         return None
     if isinstance(record, Unreadable):
         message = f"the record of operation {record.id} can not be read: {record.reason}"
+        raise UnsupportedRecord(message)
+    if record.sealed:
+        message = f"the record of operation {record.id} can not be read: {closed_reason(record)}"
         raise UnsupportedRecord(message)
     return RecordView(record, reply.written_ms, reply.now_ms, reply.age_ms)

@@ -24,6 +24,7 @@ from notwice.guard_base import (
     RequestPrint,
     Scope,
     held_open,
+    readable,
     reconciled,
 )
 from notwice.heart import unavailable
@@ -41,10 +42,12 @@ from notwice.model import (
 from notwice.observe import Observer
 from notwice.operation import Operation
 from notwice.policy import Applied, Duration, Policy, milliseconds, seconds
+from notwice.privacy import Privacy
 from notwice.results import decode_result
 from notwice.runtime import Runtime, drive, drive_within, joined
 from notwice.stores import open_store
 from notwice.stores.port import Store
+from notwice.stores.sealed import SealedStore
 from notwice.waiting import Backoff, Clock
 
 _T = TypeVar("_T")
@@ -69,8 +72,10 @@ class Guard(GuardBase):
         namespace: str = "",
         observer: Observer | None = None,
         clock: Clock | None = None,
+        privacy: Privacy | None = None,
     ) -> None:
-        runtime = Runtime(store, observer=observer, clock=clock, asynchronous=None)
+        store = store if privacy is None else SealedStore(store, privacy)
+        runtime = Runtime(store, observer=observer, clock=clock, asynchronous=None, privacy=privacy)
         super().__init__(runtime, policy, namespace)
 
     @property
@@ -79,13 +84,19 @@ class Guard(GuardBase):
 
     @classmethod
     def open(
-        cls, url: str, *, policy: Policy = DEFAULT_POLICY, namespace: str = "", observer: Observer | None = None
+        cls,
+        url: str,
+        *,
+        policy: Policy = DEFAULT_POLICY,
+        namespace: str = "",
+        observer: Observer | None = None,
+        privacy: Privacy | None = None,
     ) -> Self:
         """A guard on the store at `url`: ``sqlite:///payments.db``, ``memory://``.
 
         Raises `ValueError` for a URL that names no known store, with a suggestion.
         """
-        return cls(open_store(url), policy=policy, namespace=namespace, observer=observer)
+        return cls(open_store(url), policy=policy, namespace=namespace, observer=observer, privacy=privacy)
 
     def begin(
         self,
@@ -202,8 +213,7 @@ class Guard(GuardBase):
 
     def lookup(self, scope: Scope, key: Key, *, namespace: str | None = None) -> RecordView | None:
         """What is stored of an operation, ``None`` if absent; `StoreUnavailable` and `UnsupportedRecord` are raised."""
-        flow = flows.look(*self._place(scope, key, namespace))
-        return drive(flow, self._runtime, self._policy.store_timeout_seconds)
+        return self._look(*self._place(scope, key, namespace))
 
     def operations(
         self,
@@ -230,7 +240,7 @@ class Guard(GuardBase):
         )
         while True:
             page = self._asked(partial(self._store.scan, query))
-            yield from page.items
+            yield from readable(page)
             if page.cursor is None:
                 return
             query = query._replace(cursor=page.cursor)
@@ -291,6 +301,9 @@ class Guard(GuardBase):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _look(self, namespace: str, operation: str) -> RecordView | None:
+        return drive(flows.look(namespace, operation), self._runtime, self._policy.store_timeout_seconds)
 
     def _claim(self, ask: Ask, policy: Policy) -> Operation | Replay | InProgress | Unresolved | Mismatch:
         sent: Sent = {}
@@ -389,7 +402,7 @@ class Guard(GuardBase):
 
     def _loser(self, operation: Operation, error: OwnershipLost, policy: Policy) -> Duplicate:
         """What a duplicate would get now: that is what the owner who lost its operation gets."""
-        view = error.view or self.lookup(operation.scope, operation.key, namespace=operation.namespace)
+        view = error.view or self._look(operation.namespace, operation.operation)
         return self._duplicate_of(view, operation.operation, policy)
 
     def _operate(self, event: str, view: RecordView, change: OperatorChange, *, who: str, force: bool) -> RecordView:

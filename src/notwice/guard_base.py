@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, Self, cast
 
 from notwice import core, identity
+from notwice.codec import closed_reason
 from notwice.core import Ask, make_ask
 from notwice.errors import (
     OperationInProgress,
@@ -24,11 +25,13 @@ from notwice.model import (
     Fingerprint,
     InProgress,
     Mismatch,
+    Page,
     RecordView,
     RecoveryKind,
     Replay,
     Reply,
     State,
+    Unreadable,
     Unresolved,
 )
 from notwice.operation_base import OperationBase
@@ -118,6 +121,7 @@ class GuardBase:
         namespace: str | None,
     ) -> Ask:
         scope_text, key_text = identity.join_scope(scope), identity.check_key(key)
+        identifier = identity.operation_id(scope_text, key_text)
         by_recipe = None
         if fingerprint is None:
             current = None if request is ABSENT else fingerprint_value(request)
@@ -128,9 +132,9 @@ class GuardBase:
         return make_ask(
             (
                 self._namespace if namespace is None else identity.check_namespace(namespace),
-                identity.operation_id(scope_text, key_text),
+                identifier,
                 scope_text,
-                key_text,
+                identifier if self._runtime.privacy.hash_keys else key_text,
                 current,
                 by_recipe,
                 policy.terms,
@@ -257,6 +261,17 @@ def reconciled(answer: object, *, may_run: bool) -> Applied | str | None:
     if answer is UNKNOWN:
         return "reconcile says unknown"
     return f"reconcile must return Applied(result), NOT_APPLIED or UNKNOWN, not {type(answer).__name__}"
+
+
+def readable(page: Page) -> Sequence[RecordView | Unreadable]:
+    """The records of a page as a guard shows them: one that is still sealed can't be read."""
+    return [_unless_sealed(item) for item in page.items]
+
+
+def _unless_sealed(item: RecordView | Unreadable) -> RecordView | Unreadable:
+    if isinstance(item, Unreadable) or not item.record.sealed:
+        return item
+    return Unreadable(item.record.namespace, item.record.id, closed_reason(item.record))
 
 
 def held_open(ask: Ask) -> Ask:

@@ -113,7 +113,8 @@ class Record(NamedTuple):
     ``created_ms`` of 0 asks the store to stamp the time of this write. ``rerun_from_ms`` of 0 means ``created_ms``:
     the time and the attempt from which the limits of ``rerun`` count. ``pause_ms`` is how long after its write an
     accepted record is left alone. ``silent_ms`` is ``None`` while the last writer's handler runs or ran; else it is
-    the silence of such owners that had been counted when this record was written.
+    the silence of such owners that had been counted when this record was written. ``sealed`` holds what is private in
+    the record, compressed or encrypted by `notwice.codec.sealing`; the fields that it stands for are then empty.
     """
 
     namespace: str
@@ -137,6 +138,7 @@ class Record(NamedTuple):
     result: Result | None = None
     error: str = ""
     audit: tuple[Note, ...] = ()
+    sealed: bytes = b""
 
     @property
     def terminal(self) -> bool:

@@ -16,6 +16,7 @@ from notwice.heart import NOT_KNOWN, Heart, Unanswered, unavailable
 from notwice.limits import Limits
 from notwice.model import Op, Record, Reply
 from notwice.observe import Event, Observer, tell
+from notwice.privacy import NOTHING_HIDDEN, Privacy
 from notwice.stores.port import (
     NOTHING_TO_JOIN,
     AsyncJoined,
@@ -48,9 +49,16 @@ class Runtime:
     """
 
     def __init__(
-        self, store: Store, *, observer: Observer | None, clock: Clock | None, asynchronous: AsyncStore | None
+        self,
+        store: Store,
+        *,
+        observer: Observer | None,
+        clock: Clock | None,
+        asynchronous: AsyncStore | None,
+        privacy: Privacy | None = None,
     ) -> None:
         self.store = store
+        self.privacy = NOTHING_HIDDEN if privacy is None else privacy
         self.asynchronous = asynchronous
         self.observer = observer
         self.clock: Clock = SystemClock() if clock is None else clock
@@ -91,7 +99,8 @@ class Runtime:
     def tell(self, name: str, record: Record, *, detail: str = "", value: object = None) -> None:
         """Tell the observer, if there is one."""
         if self.observer is not None:
-            tell(self.observer, Event(name, record.id, record.namespace, record.attempt, detail, value))
+            shown = value if value is None else self.privacy.shown(value)
+            tell(self.observer, Event(name, record.id, record.namespace, record.attempt, detail, shown))
 
 
 _RUNTIMES: weakref.WeakSet[Runtime] = weakref.WeakSet()

@@ -45,6 +45,7 @@ FULL = Record(
     result=Result(ResultKind.HTTP, b"\0body\xff", 201, (("location", "/r/1"), ("link", "a"), ("link", "b"))),
     error="boom \udfff",
     audit=(Note("ops@example.org", 1, "release", "paid by hand"), Note("", 0, "", "")),
+    sealed=b"e\x01k\0\xff",
 )
 
 
@@ -123,7 +124,7 @@ def test_the_format_never_changes() -> None:
     assert encode_record(PLAIN) == plain
     data = encode_record(FULL)
     assert data[:1] == b"\x01"
-    assert data.endswith(b"jnull\0\xff\0body\xff")
+    assert data.endswith(b"jnull\0\xff\0body\xff" + FULL.sealed)
     assert b'"released":"operator"' in data
 
 

@@ -2,6 +2,18 @@
 
 from notwice.codec.annotations import check_encodable
 from notwice.codec.records import RECORD_FORMAT, decode_record, encode_record
+from notwice.codec.sealing import Cipher, closed_reason, seal, unseal
 from notwice.codec.values import decode_value, encode_value
 
-__all__ = ["RECORD_FORMAT", "check_encodable", "decode_record", "decode_value", "encode_record", "encode_value"]
+__all__ = [
+    "RECORD_FORMAT",
+    "Cipher",
+    "check_encodable",
+    "closed_reason",
+    "decode_record",
+    "decode_value",
+    "encode_record",
+    "encode_value",
+    "seal",
+    "unseal",
+]

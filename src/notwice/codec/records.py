@@ -6,7 +6,7 @@
     4 bytes  CRC-32 of all that follows
     4 bytes  length of the head
     head     JSON in ASCII: what every record has as an array, and by name whatever differs from its default
-    blobs    the data of the progress and the result's body, in the order in which the head names them
+    blobs    the data of the progress, the result's body and what is sealed, in the order in which the head names them
 
 A later release may add fields: a field that is not there has its default, so older records stay readable, and no new
 format is needed. The other way round a reader that meets a name it does not know gives `Unreadable`: were the field
@@ -114,7 +114,16 @@ def _part_result(result: Result, blobs: list[bytes]) -> object:
     return result.kind, None if result.body is None else len(result.body), result.status, result.headers
 
 
-_PARTED: dict[str, Callable[[Any, list[bytes]], object]] = {"progress": _part_progress, "result": _part_result}
+def _part_sealed(sealed: bytes, blobs: list[bytes]) -> object:
+    blobs.append(sealed)
+    return len(sealed)
+
+
+_PARTED: dict[str, Callable[[Any, list[bytes]], object]] = {
+    "progress": _part_progress,
+    "result": _part_result,
+    "sealed": _part_sealed,
+}
 
 
 class _Blobs:
@@ -212,4 +221,5 @@ _READERS: dict[str, Callable[[Any, _Blobs], Any]] = {
     "result": _result,
     "error": _of(str),
     "audit": lambda value, _blobs: tuple(_note(note) for note in value),
+    "sealed": lambda value, blobs: blobs.take(value),
 }
