@@ -21,8 +21,18 @@ from tests.sources import ROOT, Function, Source, package_sources, sources_of_te
 VALUES = {"problems", "model", "errors"}
 PURE_PARTS = VALUES | {"policy", "identity", "fingerprint", "plain", "canonical", "canonical_json", "codec", "results"}
 RULES = PURE_PARTS | {"core", "flows"}
-LOOPS = RULES | {"observe", "redaction", "privacy", "waiting", "limits", "heart", "runtime", "stores.port"}
-FACES = LOOPS | {"steps", "operation_base", "operation", "decorate", "guard_base", "recovery", "guard", "async_guard", "stores"}
+LOOPS = RULES | {"observe", "backlog", "redaction", "privacy", "waiting", "limits", "heart", "runtime", "stores.port"}
+FACES = LOOPS | {
+    "steps",
+    "operation_base",
+    "operation",
+    "decorate",
+    "guard_base",
+    "recovery",
+    "guard",
+    "async_guard",
+    "stores",
+}
 DOORS = FACES | {"http", ""}
 
 LAYERS: dict[str, set[str]] = {
@@ -41,6 +51,7 @@ LAYERS: dict[str, set[str]] = {
     "core": PURE_PARTS,
     "flows": PURE_PARTS | {"core"},
     "observe": VALUES,
+    "backlog": set(),
     "redaction": VALUES | {"canonical"},
     "privacy": PURE_PARTS | {"redaction"},
     "waiting": LOOPS - {"heart", "runtime"},

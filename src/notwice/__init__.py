@@ -22,6 +22,7 @@ from notwice.errors import (
     UnsupportedRecord,
 )
 from notwice.guard import Guard
+    UnresolvedFull,
 from notwice.guard_base import Done
 from notwice.identity import business_key, business_key_of
 from notwice.model import (
@@ -100,5 +101,6 @@ __all__ = [
     "new_key",
     "reconcile",
     "redacting",
+    "UnresolvedFull",
     "rerun",
 ]

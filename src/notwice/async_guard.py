@@ -11,6 +11,7 @@ from inspect import iscoroutinefunction
 from typing import Any, Final, ParamSpec, Self, TypeVar, cast
 
 from notwice import core, flows
+from notwice.backlog import PAGE_MAX
 from notwice.core import Ask
 from notwice.decorate import Target, computed, isawaitable, refuse_lazy
 from notwice.errors import EncodingError, NotwiceError, OwnershipLost, StoreUnavailable
@@ -130,6 +131,8 @@ class AsyncGuard(GuardBase):
         """
         policy = self._policy_of(policy)
         ask = self._asking(scope, key, request=request, fingerprint=fingerprint, policy=policy, namespace=namespace)
+        if policy.unresolved_max is not None:
+            await self._check_room(ask, policy, policy.unresolved_max)
         if transaction is not None:
             return await self._claim_within(ask, policy, transaction)
         outcome = await self._claim(ask, policy)
@@ -312,6 +315,32 @@ class AsyncGuard(GuardBase):
 
     async def _look(self, namespace: str, operation: str) -> RecordView | None:
         return await drive_async(flows.look(namespace, operation), self._runtime, self._policy.store_timeout_seconds)
+
+    async def _check_room(self, ask: Ask, policy: Policy, limit: int) -> None:
+        """Refuse what would be a new operation in a namespace that is full. Whatever is there already goes on."""
+        namespace, backlog = ask.namespace, self._runtime.backlog
+        began = self._runtime.clock.monotonic()
+        if backlog.must_count(namespace, began):
+            known = None
+            try:
+                known = await self._count_unresolved(namespace, limit)
+            except StoreUnavailable:
+                pass  # the claim will say so, too
+            finally:
+                backlog.counted(namespace, known, began=began, ended=self._runtime.clock.monotonic())
+        if backlog.full(namespace, limit):
+            with contextlib.suppress(StoreUnavailable):
+                if await drive_async(flows.is_new(ask), self._runtime, policy.store_timeout_seconds):
+                    raise self._full(ask, limit)
+
+    async def _count_unresolved(self, namespace: str, limit: int) -> int:
+        query, known = Query(namespace=namespace, unresolved=True, limit=min(limit, PAGE_MAX)), 0
+        while True:
+            page = await self._asked(partial(self._store.scan, query))
+            known += len(page.items)
+            if page.cursor is None or known >= limit:
+                return known
+            query = query._replace(cursor=page.cursor)
 
     async def _claim(self, ask: Ask, policy: Policy) -> AsyncOperation | Replay | InProgress | Unresolved | Mismatch:
         sent: Sent = {}

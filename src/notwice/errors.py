@@ -5,6 +5,7 @@
     NotwiceError
     ├── OperationInProgress   the same operation is running elsewhere; nothing ran here
     ├── OperationUnresolved   its outcome is unknown and its policy holds it; nothing ran here
+    ├── UnresolvedFull        the namespace has as many unresolved operations as its policy allows; nothing ran
     ├── RequestMismatch       the key was used for another request; nothing ran
     ├── RecordedFailure       the first attempt failed for good, and this is its replay
     ├── ResultOmitted         the operation is finished, and its result was too large or impossible to keep
@@ -105,6 +106,23 @@ class RequestMismatch(NotwiceError):
     """The key was used for another request. Nothing ran, nothing changed. Use a new key for a new request."""
 
     code = "key_reused"
+class UnresolvedFull(NotwiceError):
+    """The namespace has as many unresolved operations as ``Policy.unresolved_max`` allows; nothing new ran.
+
+    Resolve or release some (`notwice ls --unresolved`); what they are tells what has been failing.
+    """
+
+    code = "unresolved_full"
+    retry_after: int | None = 30
+
+    def __init__(self, operation: str, limit: int) -> None:
+        super().__init__(
+            f"operation {operation} was not begun: its namespace has {limit} unresolved operations, and unresolved_max "
+            "allows no more. Nothing ran. Find out what keeps failing, then resolve or release them"
+        )
+        self.operation = operation
+
+
 
     def __init__(self, outcome: Mismatch) -> None:
         super().__init__(f"the key of operation {outcome.view.operation} was used for another request. Nothing ran.")

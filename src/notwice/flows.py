@@ -363,6 +363,12 @@ def _changed(view: RecordView) -> RecordChanged:
     return RecordChanged(message)
 
 
+def is_new(ask: Ask) -> Generator[Op, Reply, bool]:
+    """Say whether a begin would create a record now: nothing that counts is there. Raises `StoreUnavailable`."""
+    reply = yield Get(ask.namespace, ask.id)
+    return isinstance(core.settle(ask, reply, ()), core.Replace)
+
+
 def look(namespace: str, operation: str) -> Generator[Op, Reply, RecordView | None]:
     """Give what is stored, ``None`` if nothing is. Raises `StoreUnavailable` or `UnsupportedRecord`."""
     return view_of((yield Get(namespace, operation)))

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Final, ParamSpec, Self, TypeVar, cast
 
 from notwice import core, flows
+from notwice.backlog import PAGE_MAX
 from notwice.core import Ask
 from notwice.decorate import Target, computed, refuse_lazy
 from notwice.errors import EncodingError, NotwiceError, OwnershipLost, StoreUnavailable
@@ -120,11 +121,13 @@ class Guard(GuardBase):
         it; complete it before the commit, and what is rolled back never was.
 
         Gives an `Operation` (run it, and end it), a `Replay` of the first answer, `InProgress`, `Unresolved` or
-        `Mismatch`. Raises `StoreUnavailable`, `ContentionError` or `UnsupportedRecord` (nothing may run), `InvalidKey`
-        or `EncodingError` (nothing was stored).
+        `Mismatch`. Raises `StoreUnavailable`, `ContentionError` or `UnsupportedRecord` (nothing may run), `InvalidKey`,
+        `EncodingError` or `UnresolvedFull` (nothing was stored).
         """
         policy = self._policy_of(policy)
         ask = self._asking(scope, key, request=request, fingerprint=fingerprint, policy=policy, namespace=namespace)
+        if policy.unresolved_max is not None:
+            self._check_room(ask, policy, policy.unresolved_max)
         if transaction is not None:
             return self._claim_within(ask, policy, transaction)
         outcome = self._claim(ask, policy)
@@ -304,6 +307,32 @@ class Guard(GuardBase):
 
     def _look(self, namespace: str, operation: str) -> RecordView | None:
         return drive(flows.look(namespace, operation), self._runtime, self._policy.store_timeout_seconds)
+
+    def _check_room(self, ask: Ask, policy: Policy, limit: int) -> None:
+        """Refuse what would be a new operation in a namespace that is full. Whatever is there already goes on."""
+        namespace, backlog = ask.namespace, self._runtime.backlog
+        began = self._runtime.clock.monotonic()
+        if backlog.must_count(namespace, began):
+            known = None
+            try:
+                known = self._count_unresolved(namespace, limit)
+            except StoreUnavailable:
+                pass  # the claim will say so, too
+            finally:
+                backlog.counted(namespace, known, began=began, ended=self._runtime.clock.monotonic())
+        if backlog.full(namespace, limit):
+            with contextlib.suppress(StoreUnavailable):
+                if drive(flows.is_new(ask), self._runtime, policy.store_timeout_seconds):
+                    raise self._full(ask, limit)
+
+    def _count_unresolved(self, namespace: str, limit: int) -> int:
+        query, known = Query(namespace=namespace, unresolved=True, limit=min(limit, PAGE_MAX)), 0
+        while True:
+            page = self._asked(partial(self._store.scan, query))
+            known += len(page.items)
+            if page.cursor is None or known >= limit:
+                return known
+            query = query._replace(cursor=page.cursor)
 
     def _claim(self, ask: Ask, policy: Policy) -> Operation | Replay | InProgress | Unresolved | Mismatch:
         sent: Sent = {}

@@ -17,6 +17,7 @@ from notwice.errors import (
     RequestMismatch,
     ResultOmitted,
     StoreUnavailable,
+    UnresolvedFull,
 )
 from notwice.fingerprint import fingerprint_value
 from notwice.flows import OperatorChange, Ownership, Sent
@@ -147,6 +148,10 @@ class GuardBase:
         return self._namespace if namespace is None else identity.check_namespace(namespace), identifier
 
     # -- after
+
+    def _full(self, ask: Ask, limit: int) -> UnresolvedFull:
+        self._runtime.tell("unresolved_full", core.fresh(ask, b""))
+        return UnresolvedFull(ask.id, limit)
 
     def _tell_outcome(self, outcome: Duplicate) -> None:
         self._runtime.tell(_EVENTS[type(outcome)], outcome.view.record)

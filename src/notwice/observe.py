@@ -25,6 +25,7 @@ EVENTS: dict[str, tuple[int, str]] = {
     "replayed": (logging.DEBUG, "a duplicate was given the first answer"),
     "in_progress": (logging.DEBUG, "a duplicate of a running operation was refused"),
     "unresolved": (logging.WARNING, "a duplicate of an unresolved operation was refused"),
+    "unresolved_full": (logging.ERROR, "a begin was refused: its namespace has as many unresolved ones as it may"),
     "mismatch": (logging.WARNING, "a key was used for another request, which was refused"),
     "completed": (logging.DEBUG, "an operation was completed"),
     "failed": (logging.DEBUG, "an operation was finished with a definite refusal"),

@@ -134,6 +134,8 @@ class Policy:
         the time for which the next system remembers the downstream key.
     attempts_max: how many attempts `rerun` may make in all; ``None``: any number.
     settle: how long every earlier owner must have been silent before `reconcile` runs it again; ``None``: one lease.
+    unresolved_max: how many operations of one namespace may be unresolved before new ones are refused, so that no
+        tenant fills the store; ``None``: any number. See `notwice.backlog` for how exact that is.
     retention: how long a finished record is kept; ``None``: for ever. A retry that comes later runs again.
     wait: how long a duplicate of a running operation waits for its answer before it is refused; 0: not at all.
     run_max: how long the heartbeat goes on; a handler that runs longer loses its lease.
@@ -152,6 +154,7 @@ class Policy:
     rerun_within: Duration | None = 20 * 3600
     attempts_max: int | None = 5
     settle: Duration | None = None
+    unresolved_max: int | None = None
     retention: Duration | None = 30 * DAY
     wait: Duration = 0
     run_max: Duration = 3600
@@ -177,7 +180,8 @@ class Policy:
         if not isinstance(cast("object", self.atomic), bool):
             message = f"atomic must be True or False, not {self.atomic!r}"
             raise TypeError(message)
-        _check_attempts(self.attempts_max)
+        _check_count("attempts_max", self.attempts_max)
+        _check_count("unresolved_max", self.unresolved_max)
         _check_types("final_errors", self.final_errors)
         _check_types("not_applied_errors", self.not_applied_errors)
         put = object.__setattr__
@@ -219,10 +223,10 @@ def _optional_ms(name: str, value: Duration | None) -> int | None:
     return None if value is None else milliseconds(seconds(name, value, zero=True))
 
 
-def _check_attempts(value: object) -> None:
+def _check_count(name: str, value: object) -> None:
     if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
         return
-    message = f"attempts_max must be a whole number from 1 on, or None for any number, not {value!r}"
+    message = f"{name} must be a whole number from 1 on, or None for any number, not {value!r}"
     raise ValueError(message)
 
 

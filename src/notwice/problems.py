@@ -84,6 +84,13 @@ KINDS: dict[str, Kind] = {
         title="Request is too large to be guarded",
         detail="Nothing ran. Send a smaller request.",
     ),
+    "unresolved_full": Kind(
+        status=429,
+        safe_new_key=True,
+        applied="not-applied",
+        title="Too many operations of this account are unresolved",
+        detail="Nothing ran. Send the same request again once some of them are resolved.",
+    ),
     "not_applied": Kind(
         status=503,
         safe_new_key=False,

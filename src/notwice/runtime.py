@@ -10,11 +10,12 @@ from collections.abc import Generator
 from functools import partial
 from typing import Final, TypeVar
 
+from notwice.backlog import Backlog
 from notwice.errors import StoreUnavailable
 from notwice.flows import NewEtag, Ownership
 from notwice.heart import NOT_KNOWN, Heart, Unanswered, unavailable
 from notwice.limits import Limits
-from notwice.model import Op, Record, Reply
+from notwice.model import Op, Record, Reply, State
 from notwice.observe import Event, Observer, tell
 from notwice.privacy import NOTHING_HIDDEN, Privacy
 from notwice.stores.port import (
@@ -67,6 +68,7 @@ class Runtime:
         self.heart = Heart(store, self.clock, observer=observer, new_etag=self._draw_etag)
         self.unanswered = Unanswered(store, self.clock, new_etag=self._draw_etag)
         self.waiters = Waiters()
+        self.backlog = Backlog()
         self.limits = Limits()
         self.scopes: dict[str, str] = {}
         self.process = object()
@@ -84,6 +86,7 @@ class Runtime:
         self.heart.forget()
         self.unanswered.forget()
         self.waiters = Waiters()
+        self.backlog = Backlog()
         self.limits = Limits()
 
     def on_lost(self, own: Ownership) -> None:
@@ -93,6 +96,8 @@ class Runtime:
 
     def on_end(self, own: Ownership) -> None:
         """The last move was confirmed, or refused: whoever waits may look again."""
+        if own.record.state is State.ACCEPTED and not own.record.released:
+            self.backlog.add(own.record.namespace)
         if self.waiters.waiting:
             self.waiters.notify((own.record.namespace, own.record.id))
 

@@ -184,3 +184,19 @@ def test_the_loser_of_an_open_operation_is_refused(serve: Serve, released: bool)
     face = serve(late, policy=SHORT)
     problem(face.request(), 409, "unresolved" if released else "in_progress")
     assert face.records()[0].record.result is None
+
+
+def test_a_full_namespace(serve: Serve) -> None:
+    """An account with as many unresolved operations as its policy allows: 429 `unresolved_full`, and no run;
+    its duplicates are answered, and so is every other account.
+    """
+    face = serve(says(500), policy=Policy(unresolved_max=1))
+    assert face.request().status == 500
+    answer = face.request(headers=[("Idempotency-Key", "k-2")])
+    document = problem(answer, 429, "unresolved_full")
+    assert (answer.header("retry-after"), answer.header("idempotency-outcome")) == ("30", "not-applied")
+    assert document["safe_new_key"] is True
+    assert (face.request().status, face.handler.count) == (500, 1)
+    other = [("Idempotency-Key", "k-2"), ("X-Account", "b")]
+    assert face.request(headers=other).status == 500
+    assert face.handler.count == 2

@@ -22,6 +22,7 @@ from notwice import (
     ResultKind,
     State,
     Unresolved,
+    UnresolvedFull,
     UnsupportedRecord,
     hold,
     reconcile,
@@ -150,7 +151,7 @@ class RecoveryCases:
         """P5, P10: "not applied" runs the operation only once every earlier owner has been silent for `settle`."""
         answers: list[object] = [UNKNOWN, NOT_APPLIED, NOT_APPLIED]
         asking = policy(recovery=reconcile(lambda _: answers.pop(0)), settle=60)
-        if processes.engine.clock is None:
+        if processes.engine.waits:
             pytest.skip("it would take more than a minute")
         processes.start().owned(policy=asking)
         other = processes.start()
@@ -175,11 +176,29 @@ class RecoveryCases:
         process.owned("freed", policy=guarded).suspend("lost")
         process.guard.release(process.lookup("freed"), who="ana", why="nothing there")
         process.owned("done", policy=guarded).complete(1)
-        processes.engine.advance(LEASE * 1.5 if processes.engine.clock is None else 400 * 86_400)
+        processes.engine.advance(LEASE * 1.5 if processes.engine.waits else 400 * 86_400)
         assert process.guard.purge() <= 1
         assert process.lookup("done") is None
         assert sorted(process.unresolved()) == ["running", "suspended"]
         assert process.owned("freed").attempt == 2
+
+    def test_a_full_namespace(self, processes: Processes) -> None:
+        """With ``unresolved_max`` a namespace takes in no new operation while so many are unresolved; others do."""
+        limited = policy(unresolved_max=2)
+        process = processes.start()
+        for key in ("a", "b"):
+            process.owned(key).suspend("lost")
+        process.owned("done").complete(1)
+        full = processes.start()
+        with pytest.raises(UnresolvedFull):
+            full.begin("new", policy=limited)
+        assert full.lookup("new") is None
+        assert full.answer("done", policy=limited) == 1
+        assert isinstance(full.begin("a", policy=limited), Unresolved)
+        assert owns(full.begin("new", policy=limited, namespace="another tenant"))
+        full.guard.resolve(full.lookup("a"), 1, who="ana", why="in the ledger")
+        full.clock.advance(600)
+        full.owned("new", policy=limited).complete(2)
 
     def test_an_expired_record_begins_anew(self, processes: Processes) -> None:
         """P6: after its retention a key begins anew, and a purge doesn't touch what was begun in its place."""
