@@ -206,7 +206,7 @@ class GuardBase:
     def _check_view(self, view: RecordView) -> None:
         if not isinstance(cast("object", view), RecordView):
             message = (
-                f"this takes a record as lookup or operations give it, not {view!r}; what is absent can't be moved"
+                f"this takes a record as lookup or operations give it, not {type(view).__qualname__}; what is absent can't be moved"
             )
             raise TypeError(message)
 

@@ -81,6 +81,11 @@ class Result(NamedTuple):
     status: int = 0
     headers: tuple[tuple[str, str], ...] = ()
 
+    def __repr__(self) -> str:
+        """What a log may show of it: neither the body nor the headers."""
+        size = "omitted" if self.body is None else f"{len(self.body)} bytes"
+        return f"<Result {self.kind}{f' {self.status}' if self.status else ''}, {size}>"
+
 
 make_result = maker(Result)
 
@@ -139,6 +144,10 @@ class Record(NamedTuple):
     error: str = ""
     audit: tuple[Note, ...] = ()
     sealed: bytes = b""
+
+    def __repr__(self) -> str:
+        """What a log may show of it: no key, no result, no step's data, no text of an error."""
+        return f"<Record {self.id} in {self.namespace!r}: {self.state}, attempt {self.attempt}, etag {self.etag.hex()}>"
 
     @property
     def terminal(self) -> bool:

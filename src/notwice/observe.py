@@ -18,6 +18,10 @@ class Event(NamedTuple):
     detail: str = ""
     value: object = None
 
+    def __repr__(self) -> str:
+        """What a log may show of it: not the handler's value."""
+        return f"<Event {self.name} operation={self.operation} attempt={self.attempt} detail={self.detail!r}>"
+
 
 EVENTS: dict[str, tuple[int, str]] = {
     "claimed": (logging.DEBUG, "a begin owns a new operation"),

@@ -150,7 +150,7 @@ class _Writer:
         """Write a member by its name, a combination of flags by its number."""
         named = type(value).__members__.get(value.name) is value  # the name of a combination may be None
         if not named and not isinstance(value, Flag):
-            raise EncodingError(f"{value!r} is no member of its Enum; return one of its members")
+            raise EncodingError(f"a value of {type(value).__qualname__} is no member of that Enum; return one of its members")
         self.items(b"E", [classes.name_of(type(value)), value.name if named else value.value], depth)
 
     def moment(self, tag: bytes, value: datetime | time, depth: int) -> None:
@@ -168,7 +168,7 @@ def _zone_parts(value: datetime | time) -> list[object]:
         return [zone.key, shift, None]
     if offset is None:
         raise EncodingError(
-            f"the zone {zone!r} gives no offset from UTC; return a datetime with a timezone or a ZoneInfo"
+            f"a zone of type {type(zone).__qualname__} gives no offset from UTC; return a datetime with a timezone or a ZoneInfo"
         )
     name = zone.tzname(None) if isinstance(zone, timezone) else None
     return [None, shift, None if name == timezone(offset).tzname(None) else name]
