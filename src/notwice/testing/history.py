@@ -14,7 +14,7 @@ the handler, when it runs `Started` first, `Effect` at the provider, `Produced` 
 ``reconcile`` functions   `Reconciled`, with the verdict.
 an owner's explicit moves `MoveAsked` and `MoveAnswered`, on the call that owns the operation.
 the store, or a look      `Held`: with ``write=True`` each write that took effect, else what a scan or look-up found.
-the operator              `OperatorMoved`, once the move has won.
+the operator              `OperatorMoved`, if the move won, at the time when it was asked for.
 who breaks things         `Disturbed`; `Calm` when the last fault is over and all must settle from then on.
 ========================  =============================================================================================
 
@@ -153,7 +153,8 @@ class Asked:
     """A caller asks for an operation. Two requests with equal ``request`` are the same request; ``None``: not told.
 
     ``wait_ms``: how long the policy lets a duplicate wait. ``answer_within_ms``: by when an answer must be there that
-    runs no handler, all waiting and all tries of the store included; ``None``: any time.
+    runs no handler, all waiting and all tries of the store included; ``None``: any time. ``proceed``: the policy lets
+    it run without a guard while the store fails.
     """
 
     at_ns: int
@@ -165,16 +166,18 @@ class Asked:
     terms: Terms
     wait_ms: int = 0
     answer_within_ms: int | None = None
+    proceed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """The handler of a call is entered: from now on its effect may happen."""
+    """The handler of a call is entered: from now on its effect may happen. ``guarded``: a record stands behind it."""
 
     at_ns: int
     call: str
     attempt: int
     generation: int = 0
+    guarded: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,13 +199,16 @@ class Effect:
 class Produced:
     """The handler, or the reconcile function, of a call came to its end: with an answer, or with an error.
 
-    ``proves``: by its exception or status it declared that nothing happened.
+    ``final``: the answer ends the operation; else, as that of an HTTP status 500, the outcome is unknown, and the
+    answer may be kept. ``proves``: by its exception or status it declared that nothing happened. The bytes are those
+    that a replay gives: of a return value, what `notwice.codec` makes of it.
     """
 
     at_ns: int
     call: str
     answer: Answer | None = None
     error: str = ""
+    final: bool = True
     proves: bool = False
 
 
@@ -267,7 +273,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorMoved:
-    """An operator's move took effect."""
+    """An operator's move, if it won; ``at_ns`` is when it was asked for, for its effect may be seen before its end."""
 
     at_ns: int
     name: Name
