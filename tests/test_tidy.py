@@ -77,6 +77,7 @@ LAYERS: dict[str, set[str]] = {
     "server": DOORS,
     "testing": DOORS | {"integrations"},
     "testing.history": VALUES,
+    "testing.linearizable": VALUES,
     "testing.auditor": VALUES | {"testing.history"},
     "cli": DOORS | {"doctor", "integrations", "server", "demo"},
     "demo": DOORS | {"server"},
