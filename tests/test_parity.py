@@ -28,7 +28,11 @@ PAIRS = [
     Pair(
         "operation:Operation",
         "operation:AsyncOperation",
-        apart={"_store": "each has its own face of the store"},
+        apart={
+            "_lane": "threads run the handlers of one, tasks those of the other",
+            "_store": "each has its own face of the store",
+            "_turn": "an event of threads, and one of a loop that other threads must wake",
+        },
     ),
     Pair(
         "guard:Guard",

@@ -13,16 +13,19 @@ from notwice.errors import (
     OperationInProgress,
     OperationUnresolved,
     OwnershipLost,
+    ProgressFull,
     RecordChanged,
     RecordedFailure,
     RecordTooLarge,
     RequestMismatch,
     ResultOmitted,
+    StepRunning,
+    StepsChanged,
     StoreUnavailable,
+    UnresolvedFull,
     UnsupportedRecord,
 )
 from notwice.guard import Guard
-    UnresolvedFull,
 from notwice.guard_base import Done
 from notwice.identity import business_key, business_key_of
 from notwice.model import (
@@ -44,6 +47,7 @@ from notwice.operation import AsyncOperation, Operation, current_operation
 from notwice.policy import NOT_APPLIED, UNKNOWN, Applied, Policy, Recovery, hold, reconcile, rerun
 from notwice.privacy import Privacy, new_key
 from notwice.redaction import redacting
+from notwice.steps import Step, current_step
 
 __version__ = "0.1.0"
 
@@ -78,6 +82,7 @@ __all__ = [
     "OwnershipLost",
     "Policy",
     "Privacy",
+    "ProgressFull",
     "Record",
     "RecordChanged",
     "RecordTooLarge",
@@ -90,17 +95,21 @@ __all__ = [
     "ResultKind",
     "ResultOmitted",
     "State",
+    "Step",
+    "StepRunning",
+    "StepsChanged",
     "StoreUnavailable",
     "Unreadable",
     "Unresolved",
+    "UnresolvedFull",
     "UnsupportedRecord",
     "business_key",
     "business_key_of",
     "current_operation",
+    "current_step",
     "hold",
     "new_key",
     "reconcile",
     "redacting",
-    "UnresolvedFull",
     "rerun",
 ]

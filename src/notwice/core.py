@@ -74,6 +74,8 @@ PAUSE_MAX_MS: Final = 300_000  # re-runs come after 0, 2, 4, 8 ... 256, 300 seco
 RECONCILE_PAUSE_MS: Final = 30_000  # an unknown outcome is not asked for again before
 ERROR_CHARACTERS_MAX: Final = 500
 AUDIT_NOTES_MAX: Final = 50
+PROGRESS_POINTS_MAX: Final = 1_000  # each write carries them all: n steps write n * n / 2 results
+PROGRESS_BYTES_MAX: Final = 2**20  # so a thousand steps of a kilobyte write 500 MB in all, and one more is refused
 
 NEXT: Final[Mapping[State, frozenset[State]]] = {
     State.IN_PROGRESS: frozenset(State),
@@ -356,6 +358,18 @@ def finished(record: Record, etag: bytes, *, state: State, result: Result) -> Re
 
 def suspended(record: Record, etag: bytes, *, error: str, answer: Result | None) -> Record:
     """The record with nobody at work and an unknown outcome; `answer` is what was sent, if that was whole."""
+def stepped(record: Record, etag: bytes, *, label: str, data: bytes) -> Record:
+    """The record with one more step done. The steps that ran within it are part of it now."""
+    kept = tuple(entry for entry in record.progress if not entry[0].startswith(f"{label}/"))
+    return checkpointed(record._replace(progress=kept), etag, point=label, data=data)
+
+
+def too_full(progress: tuple[tuple[str, bytes], ...]) -> bool:
+    """Whether a record would keep more progress than it may."""
+    size = sum(len(point) + len(data) for point, data in progress)
+    return len(progress) > PROGRESS_POINTS_MAX or size > PROGRESS_BYTES_MAX
+
+
     reruns = record.attempt - record.rerun_from_attempt
     return record._replace(
         etag=etag,

@@ -44,7 +44,7 @@ class Target:
         self._key = key
         self._request = request
         self._signature = inspect.signature(self.function)
-        check_encodable(_returned(self.function))
+        check_encodable(returned(self.function))
         for template in (scope, key):
             if isinstance(template, str):
                 _check_fields(template, self._signature)
@@ -139,7 +139,7 @@ def _check_fields(template: str, signature: inspect.Signature) -> None:
             raise TypeError(message)
 
 
-def _returned(function: Callable[..., Any]) -> object:
+def returned(function: Callable[..., Any]) -> object:
     """What `function` is annotated to return; anything, where that is not said or not known yet."""
     inner: Any = function
     while isinstance(inner, functools.partial):

@@ -12,6 +12,9 @@
     ├── OwnershipLost         another owner took the operation over; nothing of ours was written
     ├── NotCompleted          the operation was left without an answer; it is suspended
     ├── OperationEnded        a move after the last one; nothing changed
+    ├── StepsChanged          the handler asks for other steps than those that are kept; nothing new ran
+    ├── StepRunning           a step of this name has not ended; it was not run a second time
+    ├── ProgressFull          the operation keeps as much progress as it may
     ├── ContentionError       eight reads, eight lost swaps; nothing ran
     ├── StoreUnavailable      the store is down, too slow, or its answer was lost
     │   └── RecordTooLarge    the engine keeps no record of that size; nothing was written
@@ -26,6 +29,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from notwice.model import InProgress, Mismatch, RecordView, Unresolved
@@ -102,10 +106,6 @@ class OperationUnresolved(NotwiceError):
         return self.outcome.problem()
 
 
-class RequestMismatch(NotwiceError):
-    """The key was used for another request. Nothing ran, nothing changed. Use a new key for a new request."""
-
-    code = "key_reused"
 class UnresolvedFull(NotwiceError):
     """The namespace has as many unresolved operations as ``Policy.unresolved_max`` allows; nothing new ran.
 
@@ -123,6 +123,10 @@ class UnresolvedFull(NotwiceError):
         self.operation = operation
 
 
+class RequestMismatch(NotwiceError):
+    """The key was used for another request. Nothing ran, nothing changed. Use a new key for a new request."""
+
+    code = "key_reused"
 
     def __init__(self, outcome: Mismatch) -> None:
         super().__init__(f"the key of operation {outcome.view.operation} was used for another request. Nothing ran.")
@@ -177,6 +181,48 @@ class OperationEnded(NotwiceError, RuntimeError):
     """A move on an operation whose last move was made. Nothing changed: a fault of the calling code."""
 
     code = "not_completed"
+
+
+class StepsChanged(NotwiceError):
+    """The handler asks for other steps than an earlier attempt has done: which of them happened is not guessed.
+
+    No new step ran. The operation stays unresolved: finish it with the release that began it, or look its effects up
+    and resolve it.
+    """
+
+    code = "steps_changed"
+
+    def __init__(self, label: str, unasked: Sequence[str], *, operation: str) -> None:
+        asks = f"asks for the new step {label!r}" if label else "ends"
+        missing = f", and has not asked for {', '.join(map(repr, unasked))}, done before" if unasked else " once more"
+        super().__init__(
+            f"the steps of operation {operation} have changed since an earlier attempt: its handler {asks}{missing}. "
+            "Nothing new ran. Finish it with the release that began it, or look its effects up and resolve it"
+        )
+        self.operation = operation
+
+
+class StepRunning(NotwiceError, RuntimeError):
+    """A step of this name has not ended yet, so this one was not run: parallel branches need names of their own."""
+
+    code = "step_running"
+
+    def __init__(self, label: str, *, operation: str) -> None:
+        super().__init__(
+            f"the step {label!r} of operation {operation} is running already, and nothing would tell its results "
+            "apart. Give the steps of parallel branches names of their own, such as f'pay {item.id}'"
+        )
+        self.operation = operation
+
+
+class ProgressFull(NotwiceError):
+    """The operation keeps as many steps and checkpoints, or as many bytes of them, as it may.
+
+    Keep references instead of data; or put the steps of a loop into one step around it, which keeps only its own
+    result when it is done; or make each turn an operation of its own.
+    """
+
+    code = "progress_full"
 
 
 class ContentionError(NotwiceError):

@@ -47,10 +47,21 @@ class Hold:
     """An operation as the heart sees it: who owns it, the gate before its moves, and when its lease is to be renewed.
 
     `listener` hears of it once another owner has it, and once a last move was confirmed behind its caller. An
-    operation that nobody holds any more lapses, and shows as unresolved.
+    operation that nobody holds any more lapses, and shows as unresolved. ``confirmed_at`` is when the last write was
+    sent that the store has confirmed, a time of the clock.
     """
 
-    __slots__ = ("beat_seconds", "forgiving", "gate", "listener", "operation", "own", "run_until", "tick")
+    __slots__ = (
+        "beat_seconds",
+        "confirmed_at",
+        "forgiving",
+        "gate",
+        "listener",
+        "operation",
+        "own",
+        "run_until",
+        "tick",
+    )
 
     def __init__(
         self,
@@ -60,6 +71,7 @@ class Hold:
         operation: ReferenceType[Any],
         beat_seconds: float,
         run_until: float,
+        confirmed_at: float = 0.0,
     ) -> None:
         self.own = own
         self.operation = operation
@@ -67,6 +79,7 @@ class Hold:
         self.gate = Gate()
         self.beat_seconds = beat_seconds
         self.run_until = run_until
+        self.confirmed_at = confirmed_at
         self.forgiving = False
         self.tick = NEVER
 
@@ -217,9 +230,9 @@ class Heart:
             for hold in inside:
                 hold.gate.release()
         for hold, result in zip(inside, results, strict=True):
-            self._after(hold, result)
+            self._after(hold, result, sent_at=now)
 
-    def _after(self, hold: Hold, result: object) -> None:
+    def _after(self, hold: Hold, result: object, *, sent_at: float) -> None:
         if hold.own.lost:
             hold.listener.on_lost(hold.own)
         elif hold.own.ended or hold.own.pending is not None or hold.tick == NEVER:
@@ -228,6 +241,7 @@ class Heart:
             self._tell("heartbeat_failed", hold, type(result).__name__)
             self.add(hold, self._clock.monotonic() + hold.beat_seconds / 4)
         else:
+            hold.confirmed_at = sent_at
             self.add(hold, self._clock.monotonic() + hold.beat_seconds)
 
     def _tell(self, name: str, hold: Hold, detail: str = "") -> None:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import threading
+from collections.abc import Awaitable, Callable
+from functools import partial
 from types import TracebackType
-from typing import Self, cast
+from typing import Any, Final, Self, TypeVar, cast
 
 from notwice import core
+from notwice.codec import check_encodable
+from notwice.decorate import computed, isawaitable, refuse_lazy, returned
 from notwice.errors import NotwiceError, OwnershipLost
 from notwice.model import Result
 from notwice.operation_base import BEAT, CURRENT, Move, OperationBase
 from notwice.results import OMITTED
 from notwice.runtime import drive, drive_async, drive_within, drive_within_async, joined, joined_async
+from notwice.steps import Step
 from notwice.stores.port import AsyncJoined, AsyncStore, Joined, Store
+
+_T = TypeVar("_T")
 
 
 def current_operation() -> Operation | AsyncOperation:
@@ -37,6 +47,8 @@ class Operation(OperationBase):
 
     __slots__ = ()
 
+    _asynchronous: Final = False
+
     def complete(self, value: object = None, *, transaction: object = None) -> None:
         """Finish the operation: every duplicate gets `value` from now on.
 
@@ -60,6 +72,45 @@ class Operation(OperationBase):
         """Keep that the step `point` is done, with its result `data`, for a later attempt to see."""
         self._move(self._checkpointing(point, data), transaction)
 
+    def step(self, name: str, function: Callable[[], _T]) -> _T:
+        """Run a part of the handler once, and give its result: again, without running it, when recovered.
+
+        `function` takes no arguments. It finds its downstream key by ``current_step().downstream_key()``, which is
+        ``operation.downstream_key(name)`` for the first call of a name. Its result is kept in the record before this
+        returns; the first time its own value is given, later an equal one. Where half of a lease has gone
+        since the store last confirmed a write, the lease is renewed before the function runs.
+
+        The n-th call of a name that returned is its occurrence n; a call that raised has left no result, so the next
+        call of that name runs the same step once more. Parallel branches need names of their own. After a crash each
+        step that returned is skipped; the one that was running runs again, under the same downstream key.
+
+        Raises `StepsChanged` for a new step if not all that are kept were asked for again, `StepRunning` for a second
+        call of a name before the first has ended, `ProgressFull` beyond 1,000 steps or 1 MiB of results, and
+        `EncodingError` for a result that can't be kept. If the store does not confirm the result, `StoreUnavailable` is
+        raised, and the next call of this step in this attempt stores it without running the function again.
+        """
+        self._check_process()
+        steps = self._ledger
+        refuse_lazy(function, asynchronous=self._asynchronous)
+        step = steps.open(name)
+        try:
+            if steps.is_kept(step):
+                return cast("_T", self._recalled(step))
+            if step._data is None:
+                check_encodable(returned(function))
+                self._turn(step)
+                if self._must_confirm(step):
+                    self._move(BEAT)
+                with step:
+                    found: Any = function()
+                    value = computed(found)
+                steps.ran(step, value, lane=self._lane())
+            self._move(self._stepping(step))
+            steps.returned(step)
+            return cast("_T", step._value)
+        finally:
+            steps.close(step)
+
     def heartbeat(self) -> None:
         """Renew the lease now. The guard does this by itself three times per lease."""
         self._move(BEAT)
@@ -75,6 +126,18 @@ class Operation(OperationBase):
     def suspend(self, error: object = "", answer: Result | None = None) -> None:
         """Leave the operation with an unknown outcome; `answer` is what was sent to the caller, if that was whole."""
         self._move(self._suspending(error, answer))
+
+    def _turn(self, step: Step) -> None:
+        """Wait until a new step may run: until every kept one was asked for, at most for one lease."""
+        steps, clock, event = self._ledger, self._runtime.clock, threading.Event()
+        deadline = clock.monotonic() + self._own.record.terms.lease_ms / 1000
+        with steps.waking(event.set):
+            while steps.must_wait(step, lane=self._lane()):
+                left = deadline - clock.monotonic()
+                if left <= 0:
+                    raise self._refused(step)
+                clock.wait(event, left)
+                event.clear()
 
     def _start(self) -> None:
         """Confirm a re-claimed operation whose handler is about to run after it was reconciled."""
@@ -113,6 +176,7 @@ class Operation(OperationBase):
         self._joined = self._joined or move.ends
 
     def __enter__(self) -> Self:
+        self._home = self._lane()
         self._set_current()
         return self
 
@@ -144,6 +208,8 @@ class AsyncOperation(OperationBase):
 
     __slots__ = ()
 
+    _asynchronous: Final = True
+
     async def complete(self, value: object = None, *, transaction: object = None) -> None:
         """Finish the operation: every duplicate gets `value` from now on.
 
@@ -167,6 +233,47 @@ class AsyncOperation(OperationBase):
         """Keep that the step `point` is done, with its result `data`, for a later attempt to see."""
         await self._move(self._checkpointing(point, data), transaction)
 
+    async def step(self, name: str, function: Callable[[], Awaitable[_T]]) -> _T:
+        """Run a part of the handler once, and give its result: again, without running it, when recovered.
+
+        `function`, a coroutine function, takes no arguments. It finds its downstream key by
+        ``current_step().downstream_key()``, which is ``operation.downstream_key(name)`` for the first call of a name.
+        Its result is kept in the record before this returns; the first time its own value is given, later an equal one.
+        Where half of a lease has gone since the store last confirmed a write, the lease is renewed before it runs.
+
+        The n-th call of a name that returned is its occurrence n; a call that raised has left no result, so the next
+        call of that name runs the same step once more. Parallel branches need names of their own. After a crash each
+        step that returned is skipped; the one that was running runs again, under the same downstream key.
+
+        Raises `StepsChanged` for a new step if not all that are kept were asked for again, `StepRunning` for a second
+        call of a name before the first has ended, `ProgressFull` beyond 1,000 steps or 1 MiB of results, and
+        `EncodingError` for a result that can't be kept. If the store does not confirm the result, `StoreUnavailable` is
+        raised, and the next call of this step in this attempt stores it without running the function again.
+        """
+        self._check_process()
+        steps = self._ledger
+        refuse_lazy(function, asynchronous=self._asynchronous)
+        step = steps.open(name)
+        try:
+            if steps.is_kept(step):
+                return cast("_T", self._recalled(step))
+            if step._data is None:
+                check_encodable(returned(function))
+                await self._turn(step)
+                if self._must_confirm(step):
+                    await self._move(BEAT)
+                with step:
+                    found: Any = function()
+                    if isawaitable(found):
+                        found = await found
+                    value = computed(found)
+                steps.ran(step, value, lane=self._lane())
+            await self._move(self._stepping(step))
+            steps.returned(step)
+            return cast("_T", step._value)
+        finally:
+            steps.close(step)
+
     async def heartbeat(self) -> None:
         """Renew the lease now. The guard does this by itself three times per lease."""
         await self._move(BEAT)
@@ -182,6 +289,18 @@ class AsyncOperation(OperationBase):
     async def suspend(self, error: object = "", answer: Result | None = None) -> None:
         """Leave the operation with an unknown outcome; `answer` is what was sent to the caller, if that was whole."""
         await self._move(self._suspending(error, answer))
+
+    async def _turn(self, step: Step) -> None:
+        """Wait until a new step may run: until every kept one was asked for, at most for one lease."""
+        steps, clock, event = self._ledger, self._runtime.clock, asyncio.Event()
+        deadline = clock.monotonic() + self._own.record.terms.lease_ms / 1000
+        with steps.waking(partial(_wake, asyncio.get_running_loop(), event)):
+            while steps.must_wait(step, lane=self._lane()):
+                left = deadline - clock.monotonic()
+                if left <= 0:
+                    raise self._refused(step)
+                await clock.wait_async(event, left)
+                event.clear()
 
     async def _start(self) -> None:
         """Confirm a re-claimed operation whose handler is about to run after it was reconciled."""
@@ -206,6 +325,9 @@ class AsyncOperation(OperationBase):
                 raise
         self._done(move)
 
+    def _lane(self) -> object:
+        return asyncio.current_task()
+
     @property
     def _store(self) -> AsyncStore | None:
         return self._runtime.asynchronous
@@ -220,6 +342,7 @@ class AsyncOperation(OperationBase):
         self._joined = self._joined or move.ends
 
     async def __aenter__(self) -> Self:
+        self._home = self._lane()
         self._set_current()
         return self
 
@@ -238,3 +361,9 @@ class AsyncOperation(OperationBase):
                 raise
         if error is None:
             raise self._not_completed()
+
+
+def _wake(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+    """Set the event of a task, from any thread."""
+    with contextlib.suppress(RuntimeError):  # the loop has been closed
+        loop.call_soon_threadsafe(event.set)

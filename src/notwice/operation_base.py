@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import threading
 from collections.abc import Generator
 from functools import partial
-from typing import Final, NamedTuple, NoReturn, SupportsIndex, cast
+from typing import Any, Final, NamedTuple, NoReturn, SupportsIndex, cast
 from uuid import UUID
 from weakref import ref
 
 from notwice import core, flows, identity
 from notwice.codec import decode_value, encode_value
-from notwice.errors import NotApplied, NotCompleted, OperationEnded, OwnershipLost, StoreUnavailable
+from notwice.errors import (
+    NotApplied,
+    NotCompleted,
+    OperationEnded,
+    OwnershipLost,
+    ProgressFull,
+    StepsChanged,
+    StoreUnavailable,
+)
 from notwice.flows import Change, Ownership
 from notwice.heart import Hold
 from notwice.model import Op, Record, RecordView, Released, Reply, Result, State
@@ -21,8 +30,10 @@ from notwice.results import result_of, text_of
 from notwice.runtime import (
     Runtime,
 )
+from notwice.steps import Step, Steps
 from notwice.stores.port import AsyncJoined, Joined
 
+_MAKING: Final = threading.Lock()
 CURRENT: contextvars.ContextVar[OperationBase] = contextvars.ContextVar("notwice_operation")
 
 
@@ -46,11 +57,13 @@ class OperationBase:
     __slots__ = (
         "__weakref__",
         "_hold",
+        "_home",
         "_joined",
         "_own",
         "_policy",
         "_process",
         "_runtime",
+        "_steps",
         "_token",
         "_told_lost",
         "_within",
@@ -76,8 +89,15 @@ class OperationBase:
         """Whether a record stands behind this operation; not so under ``store_failure="proceed"`` without a store."""
         now, beat_seconds = runtime.clock.monotonic(), policy.beat_seconds
         self._hold = Hold(
-            own, runtime, operation=ref(self), beat_seconds=beat_seconds, run_until=now + policy.run_max_seconds
+            own,
+            runtime,
+            operation=ref(self),
+            beat_seconds=beat_seconds,
+            run_until=now + policy.run_max_seconds,
+            confirmed_at=now,
         )
+        self._steps: Steps | None = None  # made by the first step
+        self._home = self._lane()  # the task or thread that runs the handler
         self._within = within  # where a claim on the caller's transaction goes on
         self._joined = False  # a last move was made on the caller's transaction, which may or may not be committed
         if guarded and within is None:
@@ -173,10 +193,12 @@ class OperationBase:
     # -- the moves as values
 
     def _completing(self, value: object) -> Move:
+        self._check_steps()
         result = result_of(value)
         return Move("completed", partial(core.finished, state=State.COMPLETED, result=result), True, False, result)
 
     def _failing(self, value: object) -> Move:
+        self._check_steps()
         result = result_of(value)
         return Move("failed", partial(core.finished, state=State.FAILED, result=result), ends=True, result=result)
 
@@ -208,14 +230,34 @@ class OperationBase:
         if not point or not isinstance(cast("object", point), str):
             message = f"a recovery point is named by a text that is not empty, not by {point!r}"
             raise ValueError(message)
+        change = partial(core.checkpointed, point=point, data=encode_value(data))
+        self._check_room(change)
         self._own.touched = True
-        return Move("", partial(core.checkpointed, point=point, data=encode_value(data)))
+        return Move("", change)
+
+    def _stepping(self, step: Step) -> Move:
+        change = partial(core.stepped, label=step.label, data=step._data or b"")
+        self._check_room(change)
+        return Move("", change)
+
+    def _check_room(self, change: Change) -> None:
+        progress = change(self._own.record, b"").progress
+        if core.too_full(progress):
+            size = sum(len(point) + len(data) for point, data in progress)
+            message = (
+                f"operation {self.operation} would keep {len(progress)} steps and checkpoints in {size} bytes, and "
+                f"{core.PROGRESS_POINTS_MAX} in {core.PROGRESS_BYTES_MAX} are the most. Keep references to large data, "
+                "put the steps of a loop into one step around it, or make each turn an operation of its own"
+            )
+            raise ProgressFull(message)
 
     def _leaving(self, error: BaseException | None) -> Move:
         """The move for a handler that left without one."""
         policy = self._policy
         if error is None:
             return self._suspending("left without an answer", None)
+        if isinstance(error, StepsChanged):  # whatever else it may count as, what is done is not known
+            return self._suspending(error, None)
         if isinstance(error, (NotApplied, *policy.not_applied_errors)):
             return self._abandoning()
         if policy.final_errors and isinstance(error, policy.final_errors):
@@ -244,6 +286,45 @@ class OperationBase:
                 "Nothing changed: end it there, or begin the operation here under a scope or key of its own"
             )
             raise OperationEnded(message)
+
+    # -- what happens around a step
+
+    def _lane(self) -> object:
+        """Which thread, or task, this is."""
+        return threading.get_ident()
+
+    @property
+    def _ledger(self) -> Steps:
+        """What is known of the steps."""
+        if self._steps is None:
+            with _MAKING:
+                if self._steps is None:
+                    self._steps = Steps(self, self._own.record.progress, home=self._home)
+        return self._steps
+
+    def _recalled(self, step: Step) -> Any:  # noqa: ANN401 - whatever the step gave
+        """The result of a step that is kept."""
+        self._ready(BEAT, None)
+        value = decode_value(step._data or b"")
+        self._ledger.returned(step)
+        return value
+
+    def _must_confirm(self, step: Step) -> bool:
+        """Get ready to run a step; gives whether half of the lease has gone since the last confirmed write."""
+        self._ready(BEAT, None)
+        self._check_room(partial(core.stepped, label=step.label, data=b""))
+        self._own.touched = True
+        silent = self._runtime.clock.monotonic() - self._hold.confirmed_at
+        return self._within is None and silent >= self._own.record.terms.lease_ms / 2000
+
+    def _check_steps(self) -> None:
+        if self._steps is not None:
+            self._steps.check_all_asked()
+
+    def _refused(self, step: Step) -> StepsChanged:
+        """The refusal of a step that has waited in vain; raises if the operation is over meanwhile."""
+        self._ready(BEAT, None)
+        return self._ledger.refuse(step)
 
     # -- what happens around a move
 

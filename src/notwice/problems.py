@@ -119,6 +119,28 @@ KINDS: dict[str, Kind] = {
         title="The handler ended without an answer",
         detail="The outcome is unknown. Call complete, fail or abandon before leaving the operation.",
     ),
+    "steps_changed": Kind(
+        status=500,
+        safe_new_key=False,
+        applied="unknown",
+        title="The steps of this operation have changed",
+        detail="An earlier release has done some of it. Finish it with that release, or have it resolved; a new key "
+        "could repeat what is done.",
+    ),
+    "step_running": Kind(
+        status=500,
+        safe_new_key=False,
+        applied="unknown",
+        title="A step of this name is running already",
+        detail="The handler runs two steps of one name at once. Give parallel branches names of their own.",
+    ),
+    "progress_full": Kind(
+        status=500,
+        safe_new_key=False,
+        applied="unknown",
+        title="The operation keeps too much progress",
+        detail="Its steps and checkpoints have reached the limit. Keep references to large data instead.",
+    ),
     "contention": Kind(
         status=503,
         safe_new_key=False,

@@ -7,7 +7,8 @@ surrogates.
 
 The first byte names the format. ``j`` is JSON, for a value that JSON alone can carry: dicts with text names, lists,
 text, integers, finite floats, booleans, ``None``. ``t`` is a tag, a length and bytes for each part. A new format is a
-new first byte; the old ones stay readable for ever.
+new first byte; the old ones stay readable for ever. ``s`` is the result of a step: a byte on where it was called, and
+then a value in one of the other formats.
 
 Of a class the bytes hold the name. Reading never imports a module and never calls what a name leads to: the class
 must be there already, must be of the kind that the bytes say, and its object is made without its initialiser, from
@@ -42,6 +43,7 @@ from notwice.plain import SCALARS, is_plain, writer
 DEPTH_MAX: Final = 128
 ITEMS_MAX: Final = 1_000_000  # a value that holds itself in many places would be written out for ever
 
+_STEP, _AT_HOME, _ASIDE = b"s", b"h", b"a"
 _DIGITS_MAX = 600  # the lowest limit on reading integers that an interpreter can be given is 640
 _LONG_DIGITS = re.compile(rf"[0-9]{{{_DIGITS_MAX}}}")
 _SCALARS: Final[frozenset[type]] = SCALARS | {float}
@@ -69,6 +71,19 @@ def encode_value(value: object) -> bytes:
     except RecursionError as error:
         raise EncodingError("the stack is too full to store a value; return it from a shallower call") from error
     return b"".join(writer.out)
+
+
+def encode_step(value: object, *, at_home: bool) -> bytes:
+    """Give the bytes of a step's result; `at_home`: whether the task or thread that runs the handler called the step.
+
+    Raises what `encode_value` raises. `decode_value` gives the value back.
+    """
+    return _STEP + (_AT_HOME if at_home else _ASIDE) + encode_value(value)
+
+
+def is_step_at_home(data: bytes) -> bool | None:
+    """Whether a step was called by the task or thread that runs the handler; ``None``: this is no step's result."""
+    return data[1:2] == _AT_HOME if data[:1] == _STEP else None
 
 
 def decode_value(data: bytes) -> object:
@@ -322,4 +337,16 @@ _COMPOSITES: dict[bytes, Callable[[list[Any]], object]] = {
     b"K": _object(classes.is_named_tuple, classes.named_tuple_of),
     b"Y": _object(classes.is_stateful_model, classes.model_of),
 }
-_FORMATS: dict[bytes, Callable[[bytes], object]] = {b"j": _from_json, b"t": lambda data: _Reader(data).whole()}
+
+
+def _from_step(data: bytes) -> object:
+    if data[1:2] not in {_AT_HOME, _ASIDE} or data[2:3] == _STEP:
+        raise UnsupportedRecord(_DAMAGED)
+    return decode_value(data[2:])
+
+
+_FORMATS: dict[bytes, Callable[[bytes], object]] = {
+    b"j": _from_json,
+    b"t": lambda data: _Reader(data).whole(),
+    _STEP: _from_step,
+}
