@@ -18,7 +18,9 @@ The etag and the fingerprint's digest stand in the head in hexadecimal. Text may
 from __future__ import annotations
 
 import json
+import json.encoder
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import product
 from types import NoneType
 from typing import Any, Final
@@ -43,6 +45,7 @@ RECORD_FORMAT: Final = 1
 _FIRST = bytes([RECORD_FORMAT])
 _HEAD_AT = 9
 _written = writer(ascii_only=True)
+_quoted = json.encoder.encode_basestring_ascii
 _DECODER = json.JSONDecoder()
 _BASE: Final = 11  # so many fields stand in the array; the rest is named, if it differs from these defaults
 _NAMES: Final = Record._fields[_BASE:]
@@ -54,9 +57,10 @@ _DAMAGED = "it is damaged; ask an operator to look the effect up where it happen
 def encode_record(record: Record) -> bytes:
     """Give the bytes of a record, from which `decode_record` makes an equal one."""
     blobs: list[bytes] = []
-    named = {} if record[_BASE:] == _DEFAULTS else _named(record, blobs)
-    base = (*record[:5], record.etag.hex(), _digest(record.fingerprint), *record[7:_BASE], named)
-    head = _written(base).encode()
+    named = "{}" if record[_BASE:] == _DEFAULTS else _written(_named(record, blobs))
+    names, terms = ",".join(map(_quoted, record[:4])), _terms_written(record.terms)
+    kept = f'"{record.state._value_}","{record.etag.hex()}",{_digest(record.fingerprint)},{terms}'
+    head = f"[{names},{kept},{record.attempt},{record.generation},{record.created_ms},{named}]".encode()
     rest = b"".join((len(head).to_bytes(4, "big"), head, *blobs))
     return _FIRST + crc32(rest).to_bytes(4, "big") + rest
 
@@ -89,8 +93,13 @@ class _NewerField(Exception):
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-def _digest(fingerprint: Fingerprint | None) -> tuple[str, str] | None:
-    return fingerprint and (fingerprint.recipe, fingerprint.digest.hex())
+def _digest(fingerprint: Fingerprint | None) -> str:
+    return f'[{_quoted(fingerprint.recipe)},"{fingerprint.digest.hex()}"]' if fingerprint else "null"
+
+
+@lru_cache(maxsize=64)
+def _terms_written(terms: Terms) -> str:
+    return _written(terms)
 
 
 def _named(record: Record, blobs: list[bytes]) -> dict[str, object]:

@@ -64,9 +64,9 @@ class JoinedFile:
                 return seen
         self._begin()
         moment = self._store._turn(lambda _: self._store._clock.read())
-        values = Write(op, encode_record(op.record))._columns(moment)
+        values = Write(op, encode_record(op.record)).columns(moment)
         try:
-            found = self._written(op, (*values, op.record.created_ms or moment.stamp_ms))
+            found = self._written(op, values)
         except sqlite3.OperationalError as error:
             seen = self._seen(op)
             if not is_busy(error) or not is_explained(op, seen):

@@ -55,32 +55,36 @@ class Write(NamedTuple):
 
     def carry_out(self, connection: sqlite3.Connection, moment: Moment) -> Row | bool | None:
         """Write it if its condition holds: ``True``. Else the row that is there, or ``None`` for none."""
-        record = self.op.record
-        created_ms = record.created_ms or moment.stamp_ms
-        values = (*self._columns(moment), created_ms)
-        if isinstance(self.op, Insert):
-            return connection.execute(schema.INSERT, values).rowcount == 1 or look(connection, name_of(self.op))
-        expected = (*values, self.op.expected_etag)
-        if record.created_ms and connection.execute(schema.REPLACE, expected).rowcount == 1:
-            return True
-        return connection.execute(schema.REPLACE_ALL, expected).rowcount == 1 or look(connection, name_of(self.op))
+        op, record = self.op, self.op.record
+        values = self.columns(moment)
+        if isinstance(op, Insert):
+            done = connection.execute(schema.INSERT, values).rowcount
+        else:
+            expected = (*values, op.expected_etag)
+            done = connection.execute(schema.REPLACE, expected).rowcount if record.created_ms else 0
+            if not done:
+                done = connection.execute(schema.REPLACE_ALL, expected).rowcount
+        return done == 1 or look(connection, (record.namespace, record.id))
 
-    def _columns(self, moment: Moment) -> tuple[object, ...]:
-        record = self.op.record
+    def columns(self, moment: Moment) -> tuple[object, ...]:
+        """What is written, in the order of the statements' parameters."""
+        record, encoded = self.op.record, self.encoded
+        _, stamp_ms, boot_ms, boot_id = moment
         return (
             record.etag,
             record.scope,
-            record.state.value,
-            record.released.value,
+            record.state._value_,
+            record.released._value_,
             min(record.terms.lease_ms, AGE_UNKNOWN_MS),
-            moment.stamp_ms,
-            moment.boot_ms,
-            moment.boot_id,
-            deadline_ms(record, moment.stamp_ms),
-            crc32(self.encoded),
-            self.encoded,
+            stamp_ms,
+            boot_ms,
+            boot_id,
+            deadline_ms(record, stamp_ms),
+            crc32(encoded),
+            encoded,
             record.namespace,
             record.id,
+            record.created_ms or stamp_ms,
         )
 
 
