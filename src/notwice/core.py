@@ -273,6 +273,15 @@ def rerun_exhausted(view: RecordView, asked: Terms | None = None) -> bool:
     )
 
 
+def held(view: RecordView) -> bool:
+    """Whether an unresolved operation waits for a person: no begin and no worker will run it or ask about it."""
+    record = view.record
+    if not view.unresolved or _proves_nothing_happened(record):
+        return False
+    kind = record.terms.recovery
+    return kind is RecoveryKind.HOLD or (kind is RecoveryKind.RERUN and rerun_exhausted(view))
+
+
 def retry_after(view: RecordView) -> int:
     """How long a duplicate should wait, in seconds: as long as the operation has run so far, from 1 to 30."""
     return min(RETRY_AFTER_MAX, _whole_seconds(view.now_ms - view.record.created_ms))
@@ -349,15 +358,6 @@ def checkpointed(record: Record, etag: bytes, *, point: str, data: bytes) -> Rec
     return record._replace(etag=etag, recovery_point=point, progress=(*kept, (point, data)))
 
 
-def finished(record: Record, etag: bytes, *, state: State, result: Result) -> Record:
-    """The record with its final answer."""
-    fields: list[Any] = [*record]
-    fields[_STATE], fields[_ETAG], fields[_RESULT], fields[_ERROR], fields[_SILENT] = state, etag, result, "", None
-    return make_record(fields)
-
-
-def suspended(record: Record, etag: bytes, *, error: str, answer: Result | None) -> Record:
-    """The record with nobody at work and an unknown outcome; `answer` is what was sent, if that was whole."""
 def stepped(record: Record, etag: bytes, *, label: str, data: bytes) -> Record:
     """The record with one more step done. The steps that ran within it are part of it now."""
     kept = tuple(entry for entry in record.progress if not entry[0].startswith(f"{label}/"))
@@ -370,6 +370,15 @@ def too_full(progress: tuple[tuple[str, bytes], ...]) -> bool:
     return len(progress) > PROGRESS_POINTS_MAX or size > PROGRESS_BYTES_MAX
 
 
+def finished(record: Record, etag: bytes, *, state: State, result: Result) -> Record:
+    """The record with its final answer."""
+    fields: list[Any] = [*record]
+    fields[_STATE], fields[_ETAG], fields[_RESULT], fields[_ERROR], fields[_SILENT] = state, etag, result, "", None
+    return make_record(fields)
+
+
+def suspended(record: Record, etag: bytes, *, error: str, answer: Result | None) -> Record:
+    """The record with nobody at work and an unknown outcome; `answer` is what was sent, if that was whole."""
     reruns = record.attempt - record.rerun_from_attempt
     return record._replace(
         etag=etag,
