@@ -160,6 +160,7 @@ class Line:
     attempts_written: set[int] = field(default_factory=set[int])
     steps_ms: int = 0
     rebooted_ns: int = -1
+    born_ns: int = -1
 
     @property
     def life(self) -> Life:
@@ -170,19 +171,19 @@ class Line:
         """The lives that the call can have met."""
         yield from self.lives[call.life_at_ask :]
 
-    def stored(self) -> Terms:
+    def stored(self, life: Life) -> Terms:
         """The terms that bind: those in the store, or of the first claim, or the laxest that anybody asked for."""
-        kept = self.held.kept if self.held is not None else None
+        kept = self.held.kept if self.held is not None and life is self.life else None
         if kept is not None and kept.terms is not None and kept.released is not Released.AS_NEW:
             return kept.terms
-        first = next((claim for claim in self.life.claims if claim.attempt == 1), None)
+        first = next((claim for claim in life.claims if claim.attempt == 1), None)
         if first is not None:
             return first.call.terms
         return max((call.terms for call in self.asks), key=lambda terms: LAXNESS[terms.recovery])
 
     def kept_ms(self) -> float:
         """For how long a finished record must be kept at least."""
-        asked = [claim.call.terms.retention_ms for claim in self.life.claims] or [self.stored().retention_ms]
+        asked = [claim.call.terms.retention_ms for claim in self.life.claims] or [self.stored(self.life).retention_ms]
         return min(float("inf") if each is None else each for each in asked)
 
     def expired(self, since_ns: int, at_ns: int, kept_ms: float) -> bool:

@@ -30,9 +30,12 @@ def written(line: Line, event: Held) -> Iterator[Violation]:
         line.attempts_written.add(kept.attempt)
     if before is not None and there is not None:
         yield from _followed(line, before, event)
-    if kept.released is Released.AS_NEW and (kept.attempt > 1 or line.life.applied):
+    if there is None or _is_new(there, kept):
+        line.born_ns = event.at_ns
+    done = [effect for effect, _ in line.life.applied if effect.at_ns >= line.born_ns]
+    if kept.released is Released.AS_NEW and (kept.attempt > 1 or done):
         what = "it was marked as new by one who can't know that nothing happened"
-        yield Violation(Kind.FREED_KEY, line.name, what, (*(each for each, _ in line.life.applied), event))
+        yield Violation(Kind.FREED_KEY, line.name, what, (*done, event))
 
 
 def _followed(line: Line, before: Held, event: Held) -> Iterator[Violation]:
@@ -158,7 +161,7 @@ def _by_a_handler(line: Line) -> bool:
 
 
 def _open_at_last(line: Line, call: Call, event: Answered) -> Iterator[Violation]:
-    again = call.terms.recovery is RecoveryKind.RERUN and line.stored().recovery is RecoveryKind.RERUN
+    again = call.terms.recovery is RecoveryKind.RERUN and line.stored(line.life).recovery is RecoveryKind.RERUN
     unlimited = call.terms.attempts_max is None and call.terms.rerun_within_ms is None
     if event.outcome in {Outcome.IN_PROGRESS, Outcome.REFUSED} or (
         event.outcome is Outcome.UNRESOLVED and again and unlimited

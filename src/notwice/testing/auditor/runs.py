@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
 
 from notwice.model import RecoveryKind, Terms
 from notwice.testing.auditor.account import LAXNESS, Call, Claim, Life, Line, ms_between
@@ -16,19 +15,35 @@ def claimed(line: Line, call: Call, event: Event, *, attempt: int) -> list[Viola
     if call.claim is not None:
         return list(_twice(line, call.claim, event, attempt=attempt))
     claim = Claim(call, attempt, event)
-    found = list(chain(_anew(line, claim) if attempt == 1 else _again(line, claim), _other_request(line, claim)))
+    life, found = _begun(line, claim) if attempt == 1 else _continued(line, claim)
+    found.extend(_other_request(line, life, claim))
     claim.sound = not found
-    _enter(line, claim)
+    _enter(life, claim)
     return found
 
 
-def _enter(line: Line, claim: Claim) -> None:
-    life, call = line.life, claim.call
+def _enter(life: Life, claim: Claim) -> None:
+    call = claim.call
     if life.mark is not None and claim.attempt > 1:
         claim.release, life.mark, life.base_attempt = life.mark, None, claim.attempt
     life.claims.append(claim)
     call.claim, call.life = claim, life
     call.sign_ns = max(call.sign_ns, call.asked.at_ns)
+
+
+def _begun(line: Line, claim: Claim) -> tuple[Life, list[Violation]]:
+    """A first attempt's life: one whose later attempts were heard of first, or a new one."""
+    for life in line.lives_since(claim.call):
+        if life.claims and all(each.attempt > 1 for each in life.claims):
+            return life, []
+    found = list(_anew(line, claim))
+    return line.life, found
+
+
+def _continued(line: Line, claim: Claim) -> tuple[Life, list[Violation]]:
+    """A later attempt's life: the last one that it fits, for it may be heard of late."""
+    verdicts = [(life, list(_again(line, life, claim))) for life in line.lives_since(claim.call)]
+    return next((verdict for verdict in reversed(verdicts) if not verdict[1]), verdicts[-1])
 
 
 def _twice(line: Line, claim: Claim, event: Event, *, attempt: int) -> Iterator[Violation]:
@@ -68,9 +83,9 @@ def may_be_absent(line: Line, at_ns: int) -> bool:
     return undone and not life.applied
 
 
-def _again(line: Line, claim: Claim) -> Iterator[Violation]:
+def _again(line: Line, life: Life, claim: Claim) -> Iterator[Violation]:
     """A later attempt: the one before it must be over, and the policy must allow another."""
-    life, name = line.life, line.name
+    name = line.name
     same = next((each for each in life.claims if each.attempt == claim.attempt), None)
     if same is not None:
         what = f"two callers own its attempt {claim.attempt}"
@@ -81,12 +96,12 @@ def _again(line: Line, claim: Claim) -> Iterator[Violation]:
         what = "it was claimed again after it was known to be finished"
         yield Violation(Kind.BROKEN_FENCE, name, what, (finished, claim.event))
     if life.mark is None:
-        yield from _early(line, claim)
-        yield from _forbidden(line, claim)
+        yield from _early(line, life, claim)
+        yield from _forbidden(line, life, claim)
 
 
-def _early(line: Line, claim: Claim) -> Iterator[Violation]:
-    earlier = [each for each in line.life.claims if each.attempt < claim.attempt]
+def _early(line: Line, life: Life, claim: Claim) -> Iterator[Violation]:
+    earlier = [each for each in life.claims if each.attempt < claim.attempt]
     if not earlier:
         return
     last = max(earlier, key=lambda each: each.attempt)
@@ -98,52 +113,52 @@ def _early(line: Line, claim: Claim) -> Iterator[Violation]:
     yield Violation(Kind.EARLY_TAKEOVER, line.name, what, (last.event, claim.event))
 
 
-def _forbidden(line: Line, claim: Claim) -> Iterator[Violation]:
+def _forbidden(line: Line, life: Life, claim: Claim) -> Iterator[Violation]:
     """Rule 8, as far as it shows outside."""
-    stored, own = line.stored(), claim.call.terms
+    stored, own = line.stored(life), claim.call.terms
     if stored.atomic:
         return
     match min(stored.recovery, own.recovery, key=LAXNESS.__getitem__):
         case RecoveryKind.HOLD:
             what = "it was claimed again under hold, and no operator had released it"
         case RecoveryKind.RECONCILE:
-            what = _not_settled(line, claim, stored)
+            what = _not_settled(claim, stored, life=life, rebooted_ns=line.rebooted_ns)
         case RecoveryKind.RERUN:
-            what = _exhausted(line, claim, stored)
+            what = _exhausted(claim, stored, life=life, stepped=line.steps_ms > 0)
     if what:
-        events = [each.event for each in line.life.claims[-1:]]
+        events = [each.event for each in life.claims[-1:]]
         yield Violation(Kind.UNLAWFUL_RUN, line.name, what, (*events, claim.event))
 
 
-def _not_settled(line: Line, claim: Claim, stored: Terms) -> str:
+def _not_settled(claim: Claim, stored: Terms, *, life: Life, rebooted_ns: int) -> str:
     own, verdict = claim.call.terms, claim.call.verdict
     if verdict is None or verdict.verdict is not Verdict.NOT_APPLIED:
         return "it was claimed again under reconcile, and its function had not said that nothing happened"
     if own.deduplicated and (stored.deduplicated or stored.recovery is RecoveryKind.RERUN):
         return ""
-    signs = [each.call.sign_ns for each in line.life.claims if each.call.started is not None]
+    signs = [each.call.sign_ns for each in life.claims if each.call.started is not None]
     settle_ms = max(stored.settle_ms, own.settle_ms)
-    if not signs or line.rebooted_ns >= max(signs) or ms_between(max(signs), claim.event.at_ns) > settle_ms - 1:
+    if not signs or rebooted_ns >= max(signs) or ms_between(max(signs), claim.event.at_ns) > settle_ms - 1:
         return ""
     return f"it was claimed again before all earlier owners had been silent for {settle_ms} ms"
 
 
-def _exhausted(line: Line, claim: Claim, stored: Terms) -> str:
-    life, limits = line.life, (stored, claim.call.terms)
+def _exhausted(claim: Claim, stored: Terms, *, life: Life, stepped: bool) -> str:
+    limits = (stored, claim.call.terms)
     attempts = claim.attempt - life.base_attempt + 1
     if any(each.attempts_max is not None and attempts > each.attempts_max for each in limits):
         return f"it was claimed again though {attempts - 1} attempts had been made"
     since = life.releases[-1] if life.releases else life.claims[0].event if life.claims else None
-    if since is None or line.steps_ms:
+    if since is None or stepped:
         return ""
     passed_ms = ms_between(since.at_ns, claim.call.asked.at_ns)
     late = any(each.rerun_within_ms is not None and passed_ms > each.rerun_within_ms for each in limits)
     return f"it was claimed again {passed_ms:g} ms after its first attempt" if late else ""
 
 
-def _other_request(line: Line, claim: Claim) -> Iterator[Violation]:
+def _other_request(line: Line, life: Life, claim: Claim) -> Iterator[Violation]:
     own = claim.call.asked.request
-    for each in line.life.claims:
+    for each in life.claims:
         taken = each.call.asked.request
         if own is not None and taken is not None and own != taken:
             what = f"the request {own!r} ran under a key that {taken!r} has taken"
@@ -173,7 +188,7 @@ def _why_double(line: Line, effect: Effect, call: Call, *, others: list[tuple[Ef
     done = life.steps_done.get(effect.step)
     if done is not None and call.started is not None and call.started.at_ns > done.at_ns:
         return "the step was done and confirmed before this attempt"
-    stored = line.stored()
+    stored = line.stored(life)
     if stored.atomic or stored.recovery is RecoveryKind.RERUN:
         return "another downstream key was used" if _other_downstream_key(effect, call, others) else ""
     allowed = 1 + len(life.releases) + sum(_came_late(each, by, stored) for each, by in [*others, (effect, call)])
