@@ -254,7 +254,7 @@ def test_the_rest_is_refused(words: list[str], cache: str, run: Run) -> None:
     before = path.read_bytes()
     said = run(words[0], "--store", cache, *words[1:])
     assert said.status == 1
-    assert said.err.startswith("Of a JSON file, the command line can only `ls` and `show` operations. Do the rest in ")
+    assert said.err.startswith("Of a JSON file, the command line can only `ls`, `stats` and `show` operations. ")
     assert path.read_bytes() == before
     assert [found.name for found in path.parent.iterdir()] == [path.name]
 

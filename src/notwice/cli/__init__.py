@@ -9,11 +9,13 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Final
 
-from notwice import Guard, __version__
+from notwice import Guard, Privacy, __version__, new_key
 from notwice.cli import commands, doctor, schema, transfer
 from notwice.cli.arguments import FINE, REFUSED, UNAVAILABLE, USAGE, parser
 from notwice.cli.output import printable
+from notwice.cli.selection import Misused
 from notwice.errors import ForceRequired, InvalidKey, NotwiceError, StoreUnavailable
 from notwice.server import options
 from notwice.server.settings import Settings
@@ -21,6 +23,8 @@ from notwice.stores import open_store
 from notwice.stores.urls import parsed
 
 __all__ = ["main"]
+
+_HAVE_TABLES: Final = frozenset({"mysql", "postgresql", "sqlite"})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,6 +55,8 @@ def _carry_out(said: argparse.Namespace) -> int:
             return FINE
         case "serve":
             return _serve(said)
+        case "key":
+            return _key(said)
         case _:
             return _on_a_store(said)
 
@@ -66,7 +72,7 @@ def _on_a_store(said: argparse.Namespace) -> int:
             return _doctor(url, said)
         with _open(_of_a_store(url, reads=True), said.command) as guard:
             return commands.ON_A_STORE[said.command](guard, said)
-    except commands.Misused as error:
+    except Misused as error:
         return _told(error, USAGE)
     except commands.Refused as error:
         return _told(error, REFUSED)
@@ -83,15 +89,23 @@ def _on_a_store(said: argparse.Namespace) -> int:
 
 
 def _open(url: str, command: str) -> Guard:
-    if command not in {"ls", "show"} and parsed(url).scheme == "file":
+    if command not in {"ls", "stats", "show"} and parsed(url).scheme == "file":
         raise commands.Refused(
-            "Of a JSON file, the command line can only `ls` and `show` operations. Do the rest in the program that has "
-            "it open, or `notwice export` its records to another store."
+            "Of a JSON file, the command line can only `ls`, `stats` and `show` operations. Do the rest in the program "
+            "that has it open, or `notwice export` its records to another store."
         )
     try:
-        return Guard.open(url)
+        return Guard.open(_as_it_is(url), privacy=Privacy.from_environment())
     except (ValueError, ImportError) as error:
-        raise commands.Misused(str(error)) from error
+        raise Misused(str(error)) from error
+
+
+def _as_it_is(url: str) -> str:
+    """The URL of a store whose tables are to be there already: looking at them must not make them."""
+    place = parsed(url)
+    if place.scheme not in _HAVE_TABLES or "tables" in dict(place.options):
+        return url
+    return f"{url}{'&' if '?' in url else '?'}tables=expect"
 
 
 def _between_stores(url: str | None, said: argparse.Namespace) -> int:
@@ -101,14 +115,14 @@ def _between_stores(url: str | None, said: argparse.Namespace) -> int:
         with closing(open_store(source)) as old, closing(open_store(target)) as new:
             return transfer.carry(old, new, namespace=said.namespace, scopes=said.scope).tell()
     except (ValueError, NotImplementedError) as error:
-        raise commands.Misused(str(error)) from error
+        raise Misused(str(error)) from error
 
 
 def _migrate(url: str | None, said: argparse.Namespace) -> int:
     try:
         return schema.carry_out(_of_a_store(url, is_there=False), said)
     except (ValueError, ImportError) as error:
-        raise commands.Misused(str(error)) from error
+        raise Misused(str(error)) from error
 
 
 def _doctor(url: str | None, said: argparse.Namespace) -> int:
@@ -120,19 +134,19 @@ def _doctor(url: str | None, said: argparse.Namespace) -> int:
     try:
         return doctor.carry_out(place, said)
     except (ValueError, ImportError) as error:
-        raise commands.Misused(str(error)) from error
+        raise Misused(str(error)) from error
 
 
 def _of_a_store(url: str | None, *, is_there: bool = True, reads: bool = False) -> str:
     """The URL of a store that can be opened from here: it `is_there`, for looking at one must not make it."""
     if not url:
-        raise commands.Misused("Which store? Say --store URL, like sqlite:///notwice.db, or set NOTWICE_STORE.")
+        raise Misused("Which store? Say --store URL, like sqlite:///notwice.db, or set NOTWICE_STORE.")
     try:
         place = parsed(url)
     except ValueError as error:
-        raise commands.Misused(str(error)) from error
+        raise Misused(str(error)) from error
     if place.scheme == "memory":
-        raise commands.Misused("memory:// lives in the process that made it: there is nothing to look at from here.")
+        raise Misused("memory:// lives in the process that made it: there is nothing to look at from here.")
     path = {"sqlite": place.path[1:], "file": place.host + place.path}.get(place.scheme)
     if is_there and path is not None and not Path(path).exists():
         raise StoreUnavailable(f"There is no store at {path}.")
@@ -168,6 +182,14 @@ def _demo(words: list[str]) -> int:
         return demo.main(words)
     except ModuleNotFoundError as error:
         return _missing("demo", error)
+
+
+def _key(said: argparse.Namespace) -> int:
+    try:
+        print(new_key(said.name))
+    except ValueError as error:
+        return _told(error, USAGE)
+    return FINE
 
 
 def _missing(command: str, error: ModuleNotFoundError) -> int:

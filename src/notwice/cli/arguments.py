@@ -16,11 +16,30 @@ from notwice.server.settings import Settings
 
 FINE, REFUSED, USAGE, UNAVAILABLE = 0, 1, 2, 3
 JSON = "application/json"
+MANY = 10_000  # each is remembered between the list that a person sees and the moves
 
 STATUSES = f"""\
 exit status:
   {FINE}  it worked
   {REFUSED}  nothing was found, or it was refused; nothing changed
+  {USAGE}  the command line or an option is wrong
+  {UNAVAILABLE}  the store is not there or does not answer
+"""
+
+
+EXAMINED = f"""\
+exit status:
+  {FINE}  every promise that was tried held, and no setting is unsafe; warnings don't count
+  {REFUSED}  a promise was broken, or a setting is unsafe
+  {USAGE}  the command line or an option is wrong
+  {UNAVAILABLE}  the store is not there or does not answer
+"""
+
+
+BY_THE_LOT = f"""\
+exit status:
+  {FINE}  it worked; of many, for each of them
+  {REFUSED}  nothing was found, it was refused, or some of many had changed meanwhile; what was refused did not change
   {USAGE}  the command line or an option is wrong
   {UNAVAILABLE}  the store is not there or does not answer
 """
@@ -69,7 +88,9 @@ def parser() -> Parser:
         epilog=STATUSES + "\nThe store of every command is --store URL or the variable NOTWICE_STORE.",
     )
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for add in (_serve, _demo, _ls, _show, _resolve, _release, _purge, _import, _export, _migrate, _doctor, _version):
+    for add in (_serve, _demo, _ls, _stats, _show, _resolve, _release, _purge):
+        add(commands)
+    for add in (_import, _export, _migrate, _doctor, _key, _version):
         add(commands)
     return top
 
@@ -99,14 +120,30 @@ def _ls(commands: Commands) -> None:
         "ls", help="list the operations in a store", description="List operations, oldest first.", epilog=STATUSES
     )
     _store(ls)
-    ls.add_argument("--unresolved", action="store_true", help="only those of unknown outcome that nobody works on")
-    ls.add_argument("--state", choices=[str(state) for state in State], help="only those in this state")
-    ls.add_argument("--scope", metavar="PREFIX", help="only those whose scope starts like this")
+    states = [str(state) for state in State]
+    ls.add_argument("--state", choices=states, action="append", help="only those in this state; repeatable")
+    ls.add_argument("--scope", dest="scope_prefix", metavar="PREFIX", help="only those whose scope starts like this")
     ls.add_argument("--namespace", metavar="NAME", help="only those of this namespace (default: all)")
-    ls.add_argument("--older-than", metavar="DURATION", type=_duration, help="only those not written since: 90, 1m, 2h")
-    ls.add_argument("--limit", metavar="N", type=_count, help="at most so many")
+    _filters(ls)
+    ls.add_argument("--limit", metavar="N", type=_count, help="at most so many (default: all)")
+    ls.add_argument("--after", metavar="CURSOR", help="go on after a list that ended at its --limit, which told this")
     ls.add_argument("--json", action="store_true", help="one JSON object a line")
-    ls.add_argument("--reveal", action="store_true", help="show keys and bodies")
+    _revealing(ls, "show keys and bodies")
+
+
+def _stats(commands: Commands) -> None:
+    stats = commands.add_parser(
+        "stats",
+        help="count the operations in a store",
+        description="Count operations by state, namespace and scope, and tell the oldest unresolved one.",
+        epilog=STATUSES,
+    )
+    _store(stats)
+    stats.add_argument("--unresolved", action="store_true", help="count the unresolved alone, which is quick")
+    stats.add_argument("--scope", dest="scope_prefix", metavar="PREFIX", help="only those whose scope starts like this")
+    stats.add_argument("--namespace", metavar="NAME", help="only those of this namespace (default: all)")
+    stats.add_argument("--top", metavar="N", type=_count, default=10, help="rows of each table (default: %(default)s)")
+    stats.add_argument("--json", action="store_true", help="one JSON object, with all rows")
 
 
 def _show(commands: Commands) -> None:
@@ -123,18 +160,20 @@ def _show(commands: Commands) -> None:
         help="tell the downstream key of this name, as the handler calls it, or '' for the one without; repeatable",
     )
     show.add_argument("--json", action="store_true", help="as one JSON object")
-    show.add_argument("--reveal", action="store_true", help="show the key, the steps' results and the body")
+    _revealing(show, "show the key, the steps' results and the body")
 
 
 def _resolve(commands: Commands) -> None:
     resolve = commands.add_parser(
         "resolve",
         help="finish an unresolved operation as you found it to be",
-        description="Finish an unresolved operation as you found it to be. Each duplicate is then given this answer.",
-        epilog=STATUSES,
+        description="Finish an unresolved operation as you found it to be. Each duplicate is then given this answer.\n"
+        "With --unresolved or --held, all that fit are finished with one answer: look at them with --dry-run first.",
+        epilog=BY_THE_LOT,
     )
     _store(resolve)
     _which(resolve)
+    _many(resolve)
     how = resolve.add_mutually_exclusive_group(required=True)
     how.add_argument("--completed", action="store_true", help="the effect happened")
     how.add_argument("--failed", action="store_true", help="it was refused for good, and did not happen")
@@ -151,11 +190,13 @@ def _release(commands: Commands) -> None:
         "release",
         help="free an unresolved operation to run again",
         description="Free an unresolved operation, so that the same request runs again.\n\n"
-        "Make sure first that the effect did not happen. A paused owner may still act after it.",
-        epilog=STATUSES,
+        "Make sure first that the effect did not happen. A paused owner may still act after it.\n"
+        "With --unresolved or --held, all that fit are freed: look at them with --dry-run first.",
+        epilog=BY_THE_LOT,
     )
     _store(release)
     _which(release)
+    _many(release)
     release.add_argument("--from-start", action="store_true", help="forget the steps that are done")
     release.add_argument(
         "--new-downstream-key", action="store_true", help="so that the next system does not take it for a repetition"
@@ -212,7 +253,9 @@ def _migrate(commands: Commands) -> None:
         epilog=STATUSES,
     )
     _store(migrate)
-    migrate.add_argument("--dry-run", action="store_true", help="change nothing; print the SQL that would be run")
+    migrate.add_argument(
+        "--dry-run", action="store_true", help="change nothing; print the SQL, or the commands, that would be run"
+    )
 
 
 def _doctor(commands: Commands) -> None:
@@ -221,10 +264,21 @@ def _doctor(commands: Commands) -> None:
         help="try a store's promises, and read the settings that could break them",
         description="Claim, replay, fence and purge probes of its own, measure the round trips, compare the clocks, "
         "and judge the server's settings.",
-        epilog=STATUSES,
+        epilog=EXAMINED,
     )
     _store(doctor)
     doctor.add_argument("--json", action="store_true", help="one JSON object")
+
+
+def _key(commands: Commands) -> None:
+    key = commands.add_parser(
+        "key",
+        help="make a key that seals what is private in records",
+        description="Make a key that seals what is private in records, and print it. It is stored nowhere.\n"
+        "Give it to all processes by NOTWICE_SEAL_KEYS or in a file that NOTWICE_SEAL_KEYS_FILE names.",
+        epilog=STATUSES,
+    )
+    key.add_argument("name", metavar="NAME", help="what each record says of its key: like 2027-01")
 
 
 def _version(commands: Commands) -> None:
@@ -239,7 +293,38 @@ def _which(command: argparse.ArgumentParser) -> None:
     command.add_argument("operation", nargs="?", metavar="OPERATION", help="its id, idem_...; or say --scope and --key")
     command.add_argument("--scope", metavar="TEXT", help="with --key: the scope as `show` and `ls` give it")
     command.add_argument("--key", metavar="TEXT", help="with --scope: the caller's key")
-    command.add_argument("--namespace", metavar="NAME", help="needed if several namespaces have this operation")
+    command.add_argument("--namespace", metavar="NAME", help="whose operation it is, or, of many, only those of it")
+
+
+def _filters(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--unresolved", action="store_true", help="only those of unknown outcome that nobody works on")
+    command.add_argument("--held", action="store_true", help="only those among them that wait for a person")
+    command.add_argument(
+        "--older-than", metavar="DURATION", type=_duration, help="only those not written since: 90, 1m, 2h"
+    )
+    command.add_argument(
+        "--answer", metavar="STATUS", type=_answer, help="only those that keep such an HTTP answer: 503, 5xx"
+    )
+
+
+def _many(command: argparse.ArgumentParser) -> None:
+    _filters(command)
+    command.add_argument("--scope-prefix", metavar="PREFIX", help="of many: only those whose scope starts like this")
+    command.add_argument(
+        "--limit", metavar="N", type=_count, default=MANY, help="of many: at most so many (default: %(default)s)"
+    )
+    command.add_argument("--dry-run", action="store_true", help="change nothing; list what would be")
+    command.add_argument("--yes", action="store_true", help="of many: don't ask")
+    command.add_argument("--json", action="store_true", help="of many: one JSON object for each, and what became of it")
+
+
+def _revealing(command: argparse.ArgumentParser, what: str) -> None:
+    command.add_argument("--reveal", action="store_true", help=what)
+    command.add_argument(
+        "--redact",
+        metavar="NAMES",
+        help="with --reveal: never the members of these names in results, like card,iban (or NOTWICE_REDACT)",
+    )
 
 
 def _operator(command: argparse.ArgumentParser) -> None:
@@ -281,6 +366,12 @@ def _status(text: str) -> int:
     if not re.fullmatch(r"[2-5]\d\d", text):
         raise argparse.ArgumentTypeError(f"{text!r} is no HTTP status from 200 to 599")
     return int(text)
+
+
+def _answer(text: str) -> str:
+    if not re.fullmatch(r"[1-5](\d\d|xx)", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no HTTP status and no class of them, like 503 or 5xx")
+    return text
 
 
 def _etag(text: str) -> bytes:

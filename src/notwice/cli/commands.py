@@ -3,102 +3,126 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from notwice import Guard, identity
-from notwice.cli import output
+from notwice.cli import bulk, output, stats, table
 from notwice.cli.arguments import FINE, REFUSED
+from notwice.cli.selection import Misused, Selection, check_cursor, pages, selection_of
+from notwice.cli.terminal import here
 from notwice.fingerprint import VALUE
-from notwice.model import Record, RecordView, Result, ResultKind, Unreadable
+from notwice.model import Query, Record, RecordView, Result, ResultKind, Unreadable
+
+Move = Callable[[RecordView], RecordView]
+Tell = Callable[[RecordView, RecordView], None]
 
 PURGE_STEP = 1000
 ERROR_MIN = 400
-AGE_MAX_SECONDS = 100 * 365 * 86_400
 
 
 class Refused(Exception):
     """It was refused, and nothing changed; the message says why."""
 
 
-class Misused(Exception):
-    """The command line can't be carried out as it is; the message says why."""
-
-
 def ls(guard: Guard, said: argparse.Namespace) -> int:
-    """List operations."""
-    if (said.older_than or 0) > AGE_MAX_SECONDS:
-        raise Misused("--older-than: nothing is older than a hundred years.")
-    found = _bound(guard, said.namespace).operations(
-        state=said.state,
-        unresolved=True if said.unresolved else None,
-        scope_prefix=said.scope,
-        older_than=said.older_than,
-        all_namespaces=said.namespace is None,
-    )
-    items = itertools.islice(found, said.limit)
-    if said.json:
-        lines = [print(json.dumps(output.document(item, reveal=said.reveal))) for item in items]
-        return FINE if lines else REFUSED
-    rows = [output.row(item) for item in items]
-    if not rows:
+    """List operations, page by page."""
+    check_cursor(said.after)
+    look, listing, found = output.look_of(said, os.environ), table.of_operations(here()), False
+    cursor = None
+    for page in pages(guard, selection_of(said), limit=said.limit, after=said.after):
+        cursor = page.cursor
+        if said.json:
+            lines = [json.dumps(output.document(item, look)) for item in page.items]
+        else:
+            lines = list(listing.lines(list(map(output.row, page.items)))) if page.items else []
+        found = found or bool(lines)
+        print("".join(f"{line}\n" for line in lines), end="")
+    if cursor is not None:
+        print(f"There may be more: go on with --after {cursor}", file=sys.stderr)
+    elif not found and not said.json:
         print("no operations", file=sys.stderr)
-        return REFUSED
-    print("\n".join(output.table(rows)))
-    return FINE
+    return FINE if found else REFUSED
 
 
 def show(guard: Guard, said: argparse.Namespace) -> int:
     """Show one operation."""
     view = _find(guard, said)
+    look = output.look_of(said, os.environ)
     keys = output.downstream_keys(view.record, said.downstream)
     if said.json:
-        print(json.dumps({**output.document(view, reveal=said.reveal), "downstream_keys": keys}, indent=2))
+        print(json.dumps({**output.document(view, look), "downstream_keys": keys}, indent=2))
     else:
-        print("\n".join(output.described(view, reveal=said.reveal, downstream_keys=keys)))
+        print("\n".join(output.described(view, look, keys)))
     return FINE
 
 
 def resolve(guard: Guard, said: argparse.Namespace) -> int:
-    """Finish an operation as a person found it to be."""
+    """Finish an operation, or many, as a person found them to be."""
     answer = _answer(said)
-    view = _shown(guard, said)
-    if isinstance(answer, Result) and _is_a_functions(view.record):
-        raise Refused(
-            "This operation is a guarded function's: its duplicates get a value and no HTTP answer. "
-            "Say --result JSON. Nothing changed."
-        )
-    if said.completed:
-        found = guard.resolve(view, answer, who=said.who, why=said.why, force=said.force)
-    else:
-        found = guard.resolve(view, failed=answer, who=said.who, why=said.why, force=said.force)
-    print(f"{found.operation} is {output.standing(found)}")
-    return FINE
+
+    def move(view: RecordView) -> RecordView:
+        if isinstance(answer, Result) and _is_a_functions(view.record):
+            raise bulk.LeftAlone(
+                "This operation is a guarded function's: its duplicates get a value and no HTTP answer. "
+                "Say --result JSON. Nothing changed."
+            )
+        options: dict[str, Any] = {"who": said.who, "why": said.why, "force": said.force}
+        if said.completed:
+            return guard.resolve(view, answer, **options)
+        return guard.resolve(view, failed=answer, **options)
+
+    return _carried_out(guard, said, move=move, tell=_tell_resolved)
 
 
 def release(guard: Guard, said: argparse.Namespace) -> int:
-    """Free an operation to run again."""
+    """Free an operation, or many, to run again."""
+
+    def move(view: RecordView) -> RecordView:
+        return guard.release(
+            view,
+            who=said.who,
+            why=said.why,
+            force=said.force,
+            from_start=said.from_start,
+            new_downstream_key=said.new_downstream_key,
+        )
+
+    return _carried_out(guard, said, move=move, tell=_tell_released)
+
+
+def _carried_out(guard: Guard, said: argparse.Namespace, *, move: Move, tell: Tell) -> int:
+    """Make a move on the one operation that is meant, or on the many."""
+    if bulk.is_meant(said):
+        return bulk.carry_out(guard, said, move)
     view = _shown(guard, said)
-    found = guard.release(
-        view,
-        who=said.who,
-        why=said.why,
-        force=said.force,
-        from_start=said.from_start,
-        new_downstream_key=said.new_downstream_key,
-    )
+    if said.dry_run:
+        print(f"{view.operation} is {output.standing(view)}. Nothing changed.")
+        return FINE
+    try:
+        tell(move(view), view)
+    except bulk.LeftAlone as error:
+        raise Refused(str(error)) from error
+    return FINE
+
+
+def _tell_resolved(found: RecordView, _: RecordView) -> None:
+    print(f"{found.operation} is {output.standing(found)}")
+
+
+def _tell_released(found: RecordView, before: RecordView) -> None:
     print(f"{found.operation} is {output.standing(found)}: the same request may run again")
-    if view.record.terminal:
+    if before.record.terminal:
         print("It had been finished: its effect may now happen once more.", file=sys.stderr)
     else:
         print(
-            f"The owner of attempt {view.record.attempt} may still act if it is only paused.",
+            f"The owner of attempt {before.record.attempt} may still act if it is only paused.",
             file=sys.stderr,
         )
-    return FINE
 
 
 def purge(guard: Guard, said: argparse.Namespace) -> int:
@@ -116,15 +140,12 @@ def purge(guard: Guard, said: argparse.Namespace) -> int:
 
 ON_A_STORE: Mapping[str, Callable[[Guard, argparse.Namespace], int]] = {
     "ls": ls,
+    "stats": stats.carry_out,
     "show": show,
     "resolve": resolve,
     "release": release,
     "purge": purge,
 }
-
-
-def _bound(guard: Guard, namespace: str | None) -> Guard:
-    return guard if namespace is None else guard.within(namespace)
 
 
 def _shown(guard: Guard, said: argparse.Namespace) -> RecordView:
@@ -137,7 +158,8 @@ def _shown(guard: Guard, said: argparse.Namespace) -> RecordView:
 def _find(guard: Guard, said: argparse.Namespace) -> RecordView:
     """Find the one operation that is meant. Raises `Refused` if it is absent, `Misused` if several are."""
     name = _operation_id(said)
-    found = list(_bound(guard, said.namespace).operations(operation=name, all_namespaces=said.namespace is None))
+    query = Query(operation=name, namespace=said.namespace)
+    found = [item for page in pages(guard, Selection(query), limit=None) for item in page.items]
     if not found:
         raise Refused(f"The operation {name} is absent.")
     if len(found) > 1:

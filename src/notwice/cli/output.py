@@ -6,19 +6,37 @@ move the cursor, recolour or retitle the terminal of whoever looks at it.
 
 from __future__ import annotations
 
+import argparse
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final, NamedTuple
 
-from notwice import identity
-from notwice.codec import decode_value
+from notwice import core, identity
+from notwice.codec import closed_reason, decode_value
 from notwice.errors import NotwiceError
 from notwice.model import Note, Record, RecordView, RecoveryKind, Released, Result, ResultKind, Unreadable
+from notwice.redaction import REDACTED as HIDDEN
+from notwice.redaction import Redactor, redacting
 from notwice.server.durations import in_words
 
-HEADINGS = ("OPERATION", "NAMESPACE", "SCOPE", "STATE", "ATTEMPT", "LAST WRITTEN")
-REDACTED = "(not shown; --reveal shows it)"
+REDACTED: Final = "(not shown; --reveal shows it)"
+NOT_KEPT: Final = "(not kept: keys are hashed)"
+REDACT_VARIABLE: Final = "NOTWICE_REDACT"
+
+
+class Look(NamedTuple):
+    """How much is shown: keys and bodies if `reveal`, and of these what `redact` leaves."""
+
+    reveal: bool = False
+    redact: Redactor | None = None
+
+
+def look_of(said: argparse.Namespace, environment: Mapping[str, str]) -> Look:
+    """What a command line, or else the variable ``NOTWICE_REDACT``, asks to be shown."""
+    names = [name for name in re.split(r"[\s,]+", said.redact or environment.get(REDACT_VARIABLE, "")) if name]
+    return Look(said.reveal, redacting(*names) if names else None)
 
 
 def printable(text: str) -> str:
@@ -35,7 +53,17 @@ def standing(view: RecordView) -> str:
         words.append("released")
     elif view.unresolved:
         words.append("unresolved")
+    if core.held(view):
+        words.append("held")
     return ", ".join(words)
+
+
+def recovery(view: RecordView) -> str:
+    """Say what may become of an operation that nobody works on, and how often that was tried."""
+    terms, attempt = view.record.terms, view.record.attempt
+    bound = terms.attempts_max if terms.recovery is RecoveryKind.RERUN else None
+    used_up = ", used up" * (terms.recovery is RecoveryKind.RERUN and core.rerun_exhausted(view))
+    return f"{terms.recovery}, attempt {attempt}{f' of {bound}' if bound else ''}{used_up}"
 
 
 def ago(view: RecordView, time_ms: int) -> str:
@@ -43,20 +71,12 @@ def ago(view: RecordView, time_ms: int) -> str:
     return f"{in_words(max(0, view.now_ms - time_ms))} ago"
 
 
-def table(rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Give the lines of a table, headings first."""
-    lines = [HEADINGS, *rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADINGS))]
-    for line in lines:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-
-
 def row(item: RecordView | Unreadable) -> tuple[str, ...]:
     """Give one row of the table."""
     if isinstance(item, Unreadable):
         return (printable(item.id), printable(item.namespace), "", f"unreadable: {printable(item.reason)}", "", "")
     record = item.record
-    cells = (printable(record.namespace), printable(record.scope), standing(item), str(record.attempt))
+    cells = (printable(record.namespace), printable(record.scope), standing(item), recovery(item))
     return (record.id, *cells, ago(item, item.written_ms))
 
 
@@ -66,38 +86,38 @@ def downstream_keys(record: Record, names: Iterable[str]) -> dict[str, str]:
     return {name: identity.downstream_key(**named, generation=record.generation, name=name) for name in names}
 
 
-def described(view: RecordView, *, reveal: bool, downstream_keys: Mapping[str, str]) -> Iterator[str]:
+def described(view: RecordView, look: Look, downstream_keys: Mapping[str, str]) -> Iterator[str]:
     """Give the lines that tell a person all about one operation."""
     record = view.record
-    bound = record.terms.attempts_max if record.terms.recovery is RecoveryKind.RERUN else None
-    recovery = f"{record.terms.recovery}, attempt {record.attempt}{f' of {bound}' if bound else ''}"
     yield _line("operation", record.id)
     yield _line("namespace", printable(record.namespace) or "(the default)")
     yield _line("scope", printable(record.scope))
-    yield _line("key", printable(record.key) if reveal else REDACTED)
+    yield _line("key", NOT_KEPT if record.key == record.id else printable(record.key) if look.reveal else REDACTED)
     yield _line("state", standing(view))
     yield _line("created", f"{_time(record.created_ms)}, {ago(view, record.created_ms)}")
     yield _line("last written", f"{_time(view.written_ms)}, {ago(view, view.written_ms)}")
     yield _line("lease", in_words(record.terms.lease_ms))
-    yield _line("recovery", recovery)
+    yield _line("recovery", recovery(view))
     for name, key in downstream_keys.items():
         yield _line("downstream key", f"{key}  {printable(name) or '(without a name)'}")
     if record.recovery_point or record.progress:
         yield _line("steps done", ", ".join(printable(name) for name, _ in record.progress) or "none")
         yield _line("recovery point", printable(record.recovery_point) or "none")
-    for name, data in record.progress if reveal else ():
-        yield _line("step", printable(f"{name}: {_value(data)}"))
+    for name, data in record.progress if look.reveal else ():
+        yield _line("step", printable(f"{name}: {_value(data, look)}"))
     if record.error:
         yield _line("error", printable(record.error))
     if record.result is not None:
         yield _line("answer", _answer(record.result))
-        yield _line("body", printable(_body(record.result)) if reveal else REDACTED)
+        yield _line("body", printable(_body(record.result, look)) if look.reveal else REDACTED)
+    if record.sealed:
+        yield _line("sealed", closed_reason(record))
     yield _line("etag", record.etag.hex())
     for note in record.audit:
         yield _line("audit", printable(f"{_time(note.when_ms)} {note.who} {note.action}: {note.why}"))
 
 
-def document(item: RecordView | Unreadable, *, reveal: bool) -> dict[str, Any]:
+def document(item: RecordView | Unreadable, look: Look) -> dict[str, Any]:
     """Give the same for a program. Times are RFC 3339, durations whole milliseconds; what is not shown is left out."""
     if isinstance(item, Unreadable):
         return {"operation": item.id, "namespace": item.namespace, "unreadable": item.reason}
@@ -109,6 +129,7 @@ def document(item: RecordView | Unreadable, *, reveal: bool) -> dict[str, Any]:
         "state": str(record.state),
         "unresolved": item.unresolved,
         "lapsed": item.lapsed,
+        "held": core.held(item),
         "released": record.released is not Released.NO,
         "attempt": record.attempt,
         "created_at": _time(record.created_ms),
@@ -119,12 +140,15 @@ def document(item: RecordView | Unreadable, *, reveal: bool) -> dict[str, Any]:
         "recovery_point": record.recovery_point,
         "steps": [name for name, _ in record.progress],
         "error": record.error,
-        "answer": None if record.result is None else _answer_document(record.result, reveal=reveal),
+        "answer": None if record.result is None else _answer_document(record.result, look),
         "etag": record.etag.hex(),
         "audit": [_note(note) for note in record.audit],
     }
-    if reveal:
-        shown |= {"key": record.key, "progress": {name: _value(data) for name, data in record.progress}}
+    if record.sealed:
+        shown["sealed"] = closed_reason(record)
+    if look.reveal:
+        progress = {name: _value(data, look) for name, data in record.progress}
+        shown |= {"key": None if record.key == record.id else record.key, "progress": progress}
     return shown
 
 
@@ -147,7 +171,7 @@ def _answer(result: Result) -> str:
     return f"{result.kind}, {size}"
 
 
-def _answer_document(result: Result, *, reveal: bool) -> dict[str, Any]:
+def _answer_document(result: Result, look: Look) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "kind": str(result.kind),
         "omitted": result.body is None,
@@ -155,19 +179,26 @@ def _answer_document(result: Result, *, reveal: bool) -> dict[str, Any]:
     }
     if result.kind is ResultKind.HTTP:
         shown["status"] = result.status
-    if reveal:
+    if look.reveal:
         shown["headers"] = [list(header) for header in result.headers]
-        shown["body"] = _body(result)
+        shown["body"] = _body(result, look)
     return shown
 
 
-def _body(result: Result) -> str:
+def _body(result: Result, look: Look) -> str:
     if result.body is None:
         return ""
-    return _escaped(result.body) if result.kind is ResultKind.HTTP else _value(result.body)
+    if result.kind is not ResultKind.HTTP:
+        return _value(result.body, look)
+    if look.redact is None:
+        return _escaped(result.body)
+    try:
+        return json.dumps(look.redact(json.loads(result.body)), ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return HIDDEN
 
 
-def _value(data: bytes) -> str:
+def _value(data: bytes, look: Look) -> str:
     """Give a stored value as JSON if it is that, else as Python writes it.
 
     A value whose type is in another program is given by its bytes: nothing is imported to read it.
@@ -175,7 +206,9 @@ def _value(data: bytes) -> str:
     try:
         value = decode_value(data)
     except NotwiceError:
-        return _escaped(data)
+        return _escaped(data) if look.redact is None else HIDDEN
+    if look.redact is not None:
+        value = look.redact(value)
     try:
         text = json.dumps(value, ensure_ascii=False)
         return text if json.loads(text) == value else repr(value)

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal, NamedTuple
 
-from notwice.errors import UnsupportedRecord
+from notwice.errors import StoreUnavailable, UnsupportedRecord
 
 
 class Migration(NamedTuple):
@@ -55,6 +55,13 @@ def refuse_newer(steps: Sequence[Migration], found: Version, place: str) -> None
             f"{place} was made by a newer release (tables of version {found.number}, this release knows {known}); "
             "upgrade this process"
         )
+
+
+def none_yet(tables: str) -> StoreUnavailable:
+    """The error of a store that was opened to work on what is there, when nothing is."""
+    return StoreUnavailable(
+        f"{tables} is not there: no store was made here yet. `notwice migrate` makes it, and so does the first guard"
+    )
 
 
 def script(steps: Iterable[Migration]) -> str:

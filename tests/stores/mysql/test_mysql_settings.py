@@ -225,3 +225,15 @@ def test_addresses(options: str, told: Mapping[str, object]) -> None:
     assert place.driver == {**address, **told}
     assert place.shown == "mysql://[::1]:3307/db"
     assert place_of(parsed("mysql://host/db")).driver["port"] == 3306
+
+
+def test_looking_makes_no_tables(mariadb: MariadbServer, capsys: pytest.CaptureFixture[str]) -> None:
+    """C52: what only looks, or works on what is there, makes no tables: where there are none, it says so."""
+    url = mariadb.url()
+    for command in (["ls"], ["stats"], ["show", "idem_1"], ["purge"]):
+        assert main([*command, "--store", url]) == 3
+        assert "no store was made here yet. `notwice migrate` makes it" in capsys.readouterr().err
+    assert main(["migrate", "--store", url, "--dry-run"]) == 0
+    assert "CREATE TABLE" in capsys.readouterr().out
+    assert begins(url)
+    assert main(["ls", "--store", url]) == 0

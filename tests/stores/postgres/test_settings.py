@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from notwice import Guard, Operation, StoreUnavailable
+from notwice import AsyncGuard, Guard, Operation, StoreUnavailable
 from notwice.cli import main
 from notwice.stores import open_async_store
 from notwice.stores.findings import UnsafeSettingsWarning
@@ -239,3 +239,28 @@ def test_urls_that_are_refused(url: str, sentence: str) -> None:
     """T21: what can't be used in a URL is refused before anything is connected to, with what to write instead."""
     with pytest.raises(ValueError, match=sentence):
         place_of(parsed(url))
+
+
+@pytest.mark.parametrize("command", [["ls"], ["stats"], ["show", "idem_1"], ["purge"]], ids=lambda words: words[0])
+def test_looking_makes_no_tables(
+    system_postgres: PostgresServer, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    """C52: what only looks, or works on what is there, makes no tables: where there are none, it says so."""
+    url = system_postgres.url()
+    assert main([*command, "--store", url]) == 3
+    assert "no store was made here yet. `notwice migrate` makes it" in capsys.readouterr().err
+    with pytest.raises(StoreUnavailable, match="no store was made here yet"):
+        begins(f"{url}&tables=expect")
+    assert main(["migrate", "--store", url, "--dry-run"]) == 0
+    assert "CREATE TABLE" in capsys.readouterr().out
+    assert begins(url)
+    assert main(["ls", "--store", url]) == 0
+
+
+async def test_tables_are_expected_by_the_async_face(system_postgres: PostgresServer) -> None:
+    """``tables=expect`` counts for event loops, too."""
+    url = system_postgres.url()
+    guard = AsyncGuard.open(f"{url}&tables=expect")
+    with pytest.raises(StoreUnavailable, match="no store was made here yet"):
+        await guard.begin("s", "k")
+    await guard.close()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from notwice.errors import StoreUnavailable, UnsupportedRecord
-from notwice.stores.migrations import ABSENT, Migration, Version, pending, refuse_newer
+from notwice.stores.migrations import ABSENT, Migration, Version, none_yet, pending, refuse_newer
 from notwice.stores.mysql.dialect import literal
 from notwice.stores.mysql.migrations import Names, steps_of
 from notwice.stores.mysql.place import Place
@@ -34,8 +34,8 @@ def found_version(session: Session, names: Names) -> Version:
     return found
 
 
-def opened(session: Session, names: Names, *, first: bool) -> None:
-    """Make the tables if there are none, the `first` time. Raises `StoreUnavailable` if there are none any longer.
+def opened(session: Session, names: Names, *, first: bool, makes: bool) -> None:
+    """Make the tables if there are none, the `first` time and if that is meant; else raise `StoreUnavailable`.
 
     Tables that go later don't come back by themselves: what was in them would count as absent. All that is wrong is a
     `StoreUnavailable` here: a guard knows no other error of a call.
@@ -48,6 +48,8 @@ def opened(session: Session, names: Names, *, first: bool) -> None:
         return
     if not first:
         raise StoreUnavailable(f"the table {names.table} is gone; restart this process if that is meant")
+    if not makes:
+        raise none_yet(f"the table {names.table}")
     migrate(session, names)
 
 

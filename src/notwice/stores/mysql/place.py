@@ -30,6 +30,7 @@ OPTIONS: Final[dict[str, Callable[[str], object]]] = {
     "returning": one_of("auto", "no"),
     "safe": one_of("warn", "require", "ignore"),
     "ssl_mode": one_of(*_PRIVATE),
+    "tables": one_of("make", "expect"),
     **dict.fromkeys(_FILES, str),
 }
 """The options of a URL, with what reads them."""
@@ -41,7 +42,7 @@ class Place(NamedTuple):
     ``driver`` is what the driver is told to connect; it may hold a password and is never shown, ``shown`` is.
     ``timeout`` is in seconds, for connecting and for each call; ``pool`` is how many connections a process has at
     most. ``returning`` of ``"no"`` speaks to MariaDB as to MySQL. ``safe`` says what to do about a server whose
-    settings break promises.
+    settings break promises, ``tables`` about one without any.
     """
 
     driver: Mapping[str, Any]
@@ -52,6 +53,7 @@ class Place(NamedTuple):
     returning: str = "auto"
     safe: str = "warn"
 
+    tables: str = "make"
 
 def place_of(url: StoreUrl) -> Place:
     """Read a URL. Raises `ValueError` for one that can't be used."""
@@ -74,7 +76,7 @@ def place_of(url: StoreUrl) -> Place:
         **_PRIVATE[mode],
         **{key: options[key] for key in _FILES if key in options},
     }
-    limits = {key: options[key] for key in ("timeout", "pool", "returning", "safe") if key in options}
+    limits = {key: options[key] for key in ("timeout", "pool", "returning", "safe", "tables") if key in options}
     return Place(
         driver,
         f"mysql://{url.host.rpartition('@')[2]}/{database}",

@@ -125,7 +125,7 @@ class MysqlStore:
         session = Session(self._place, deadline)
         try:
             first = not self._opened
-            opened(session, self._place.names, first=first)
+            opened(session, self._place.names, first=first, makes=self._place.tables == "make")
             if first:
                 heed(session.findings(), safe=self._place.safe, shown=self._place.shown)
         except BaseException:

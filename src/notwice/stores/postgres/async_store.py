@@ -251,7 +251,8 @@ class AsyncPostgresStore:
         place = self._place
         session = await AsyncSession.connected(place)
         try:
-            flow = opening(place.names, first=not self._opened.yet, timeout_ms=place.timeout_ms)
+            makes, first = place.tables == "make", not self._opened.yet
+            flow = opening(place.names, first=first, makes=makes, timeout_ms=place.timeout_ms)
             heed(await session.run(flow, deadline), safe=place.safe, shown=place.shown)
         except BaseException:
             session.close()

@@ -11,7 +11,7 @@ from typing import Any, Final
 from notwice.errors import StoreUnavailable, UnsupportedRecord
 from notwice.model import Get, Op, Reply
 from notwice.stores.findings import Finding
-from notwice.stores.migrations import ABSENT, Migration, Version, pending, refuse_newer
+from notwice.stores.migrations import ABSENT, Migration, Version, none_yet, pending, refuse_newer
 from notwice.stores.postgres.checks import NAMES, SETTINGS, judged
 from notwice.stores.postgres.dialect import Dialect
 from notwice.stores.postgres.migrations import Names, steps_of
@@ -128,8 +128,8 @@ def migrating(names: Names, timeout_ms: int) -> Generator[Statement, Rows, Seque
     return steps
 
 
-def opening(names: Names, *, first: bool, timeout_ms: int) -> Generator[Statement, Rows, list[Finding]]:
-    """Look at a server that was connected to. The `first` time, make the tables if there are none, and check settings.
+def opening(names: Names, *, first: bool, makes: bool, timeout_ms: int) -> Generator[Statement, Rows, list[Finding]]:
+    """Look at a server that was connected to. The `first` time, check settings, and make the tables if that is meant.
 
     Tables that go later don't come back by themselves: what was in them would count as absent. All that is wrong is a
     `StoreUnavailable` here: a guard knows no other error of a call.
@@ -142,6 +142,8 @@ def opening(names: Names, *, first: bool, timeout_ms: int) -> Generator[Statemen
         if found == ABSENT:
             raise StoreUnavailable(f"the table {names.records} is gone; restart this process if that is meant")
         return []
+    if found == ABSENT and not makes:
+        raise none_yet(f"the table {names.records}")
     if found == ABSENT:
         yield from migrating(names, timeout_ms)
     return (yield from checking())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 from urllib.parse import quote, urlencode
@@ -16,6 +17,10 @@ from notwice.stores.urls import StoreUrl, connections, one_of, seconds, sql_name
 LOCK_MS: Final = 50
 """How long a statement waits for rows and keys that others hold: a commit takes less, an open transaction any time."""
 
+_SERVER: Final = r"(?:\[[^\[\]]*\]|[^:,\[\]]*)(?::[0-9]{1,5})?"
+_SERVERS: Final = re.compile(rf"{_SERVER}(?:,{_SERVER})*")
+"""Hosts and ports, or nothing. What has another form may be a password without its @, which would be shown."""
+
 _DRIVERS_OWN: Final = ("host", "sslmode", "sslrootcert", "sslcert", "sslkey", "passfile")
 
 
@@ -25,6 +30,7 @@ OPTIONS: Final[dict[str, Callable[[str], object]]] = {
     "timeout": seconds,
     "pool": connections,
     "safe": one_of("warn", "require", "ignore"),
+    "tables": one_of("make", "expect"),
     **dict.fromkeys(_DRIVERS_OWN, str),
 }
 """The options of a URL, with what reads them."""
@@ -44,7 +50,7 @@ class Place(NamedTuple):
 
     ``address`` is what the drivers connect to; it may hold a password and is never shown, ``shown`` is. ``timeout`` is
     in seconds, for connecting and for each call; ``pool`` is how many connections a process has at most (and an event
-    loop). ``safe`` says what to do about a server whose settings break promises.
+    loop). ``safe`` says what to do about a server whose settings break promises, ``tables`` about one without any.
     """
 
     address: str
@@ -54,6 +60,7 @@ class Place(NamedTuple):
     timeout: float = 2.0
     pool: int = 4
     safe: str = "warn"
+    tables: str = "make"
 
     @property
     def timeout_ms(self) -> int:
@@ -65,12 +72,12 @@ def place_of(url: StoreUrl) -> Place:
     """Read a URL. Raises `ValueError` for one that can't be used."""
     options = url.read_options(OPTIONS)
     database = url.path.removeprefix("/")
-    if not database or "/" in database:
+    if not database or "/" in database or not _SERVERS.fullmatch(url.host.rpartition("@")[2]):
         raise ValueError("a PostgreSQL URL names a database: postgresql://user:password@host:5432/database")
     passed = {key: value for key, value in options.items() if key in _DRIVERS_OWN}
     address = f"postgresql://{url.host}/{quote(database, safe='')}"
     names = Names(str(options.get("schema", "public")), str(options.get("table", "notwice_record")))
-    limits = {key: options[key] for key in ("timeout", "pool", "safe") if key in options}
+    limits = {key: options[key] for key in ("timeout", "pool", "safe", "tables") if key in options}
     return Place(
         f"{address}?{urlencode(passed, quote_via=quote)}" if passed else address,
         f"postgresql://{url.host.rpartition('@')[2]}/{database}",

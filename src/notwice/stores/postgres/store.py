@@ -284,7 +284,8 @@ class PostgresStore:
         session = None
         try:
             session = Session(place)
-            flow = opening(place.names, first=not self._opened.yet, timeout_ms=place.timeout_ms)
+            makes, first = place.tables == "make", not self._opened.yet
+            flow = opening(place.names, first=first, makes=makes, timeout_ms=place.timeout_ms)
             heed(session.run(flow, deadline), safe=place.safe, shown=place.shown)
         except BaseException:
             self._end(session)

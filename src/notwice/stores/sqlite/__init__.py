@@ -18,6 +18,7 @@ OPTIONS: Final[dict[str, Callable[[str], object]]] = {
     "timeout": float,
     "network": one_of("refuse", "allow"),
     "other_tables": one_of("refuse", "allow"),
+    "tables": one_of("make", "expect"),
 }
 """The options of a URL, with what reads them."""
 

@@ -50,6 +50,10 @@ _KEEPS_ITS_CONNECTION = frozenset({*_BUSY, sqlite3.SQLITE_FULL})
 _making = threading.Lock()
 
 
+class TablesGone(StoreUnavailable):
+    """The file has no tables, and none were to be made."""
+
+
 def primary_code(error: BaseException) -> int:
     """SQLite's code without its details; 0 for an error of Python's own."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
@@ -155,7 +159,7 @@ def _make(path: Path) -> None:
 def _prepare(connection: sqlite3.Connection, path: Path, *, create: bool, shared: bool) -> None:
     present = _check_tables(connection, path, shared=shared)
     if not present and not create:
-        raise StoreUnavailable(f"{path}: the store's tables are gone; restart this process if that is meant")
+        raise TablesGone(f"{path}: the store's tables are gone; restart this process if that is meant")
     for name, (value, expected) in SETTINGS.items():
         connection.execute(f"PRAGMA {name} = {value}").fetchall()
         (found,) = connection.execute(f"PRAGMA {name}").fetchone()

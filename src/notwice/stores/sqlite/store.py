@@ -19,10 +19,18 @@ from notwice.model import Get, Insert, Op, Page, Query, RecordView, Reply, Swap
 from notwice.stores.clocks import Moment, SystemStoreClock, TrustedClock
 from notwice.stores.forks import stand_still_at_forks
 from notwice.stores.interrupts import take_lock
+from notwice.stores.migrations import none_yet
 from notwice.stores.port import Joined, StoreClock
 from notwice.stores.shared import closed, cursor_after, name_of, refuse_repeated_names, reply_of, stamped
 from notwice.stores.sqlite import schema
-from notwice.stores.sqlite.connection import breaks_the_connection, explained, open_file, patiently, primary_code
+from notwice.stores.sqlite.connection import (
+    TablesGone,
+    breaks_the_connection,
+    explained,
+    open_file,
+    patiently,
+    primary_code,
+)
 from notwice.stores.sqlite.rows import Row, Write, look, may_all_be_present, scan_of
 
 T = TypeVar("T")
@@ -62,6 +70,7 @@ class SqliteStore:
         clock: wall and boot clock; the host's by default.
         network: ``"allow"`` opens a file on a network file system, too. Only do so if one host alone ever opens it.
         other_tables: ``"allow"`` makes the store's tables in a database that has others, too, and sets it to WAL.
+        tables: ``"expect"`` makes neither the file nor its tables, but refuses where they are not there yet.
     """
 
     def __init__(
@@ -72,6 +81,7 @@ class SqliteStore:
         clock: StoreClock | None = None,
         network: Literal["refuse", "allow"] = "refuse",
         other_tables: Literal["refuse", "allow"] = "refuse",
+        tables: Literal["make", "expect"] = "make",
     ) -> None:
         if not 0 < timeout <= TIMEOUT_MAX:
             raise ValueError(f"timeout must be more than 0 and at most {TIMEOUT_MAX} seconds; it is {timeout}")
@@ -99,7 +109,7 @@ class SqliteStore:
         self._logs_due = 0.0
         self._deadline = time.monotonic() + timeout
         try:
-            self._connect(create=True)
+            self._connect(create=tables == "make", first=True)
         except (sqlite3.Error, OSError) as error:
             raise explained(error, self._path, timeout) from error
         stand_still_at_forks(self)
@@ -341,8 +351,13 @@ class SqliteStore:
                 raise StoreUnavailable(f"{self._path}: {_LOG_GONE}")
             self._logs_due = self._deadline + LOGS_EVERY_S
 
-    def _connect(self, *, create: bool) -> None:
-        connection = open_file(self._path, deadline=self._deadline, create=create, **self._kind)
+    def _connect(self, *, create: bool, first: bool = False) -> None:
+        if first and not create and not self._path.exists():
+            raise none_yet(str(self._path))
+        try:
+            connection = open_file(self._path, deadline=self._deadline, create=create, **self._kind)
+        except TablesGone as error:
+            raise (none_yet(f"the table of records in {self._path}") if first else error) from None
         self._swept_up_to = (0, 0)
         identities = self._identities_of_files()
         self._identities, self._connection = identities, connection
