@@ -93,7 +93,7 @@ class _Judge:
             if call.answered is None:
                 yield from answers.still_open(self._line(call.asked.name), call, end_ns, settled=settled)
         for line in self._lines.values():
-            yield from records.at_the_end(line, self._calm, effects=self._header.effects, settled=settled)
+            yield from records.at_the_end(line, self._calm, end_ns, effects=self._header.effects, settled=settled)
 
     def _line(self, name: Name) -> Line:
         line = self._lines.get(name)
@@ -196,8 +196,9 @@ class _Judge:
         state = event.kept.state if event.kept is not None else None
         if writer is not None and state is State.IN_PROGRESS:
             writer.sign_ns = max(writer.sign_ns, event.at_ns)
-        if state in FINISHED:
-            line.life.stored_end = True
+            writer.home = writer.home or line.life
+        if event.kept is not None and state in FINISHED:
+            line.life.stored_end = event.kept.terms
 
     def _operator(self, event: OperatorMoved) -> None:
         life = self._line(event.name).life

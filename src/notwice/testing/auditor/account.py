@@ -85,6 +85,8 @@ class Call:
     undone: bool = False
     touched: bool = False
     only_writer: bool = True
+    home: Life | None = None
+    """In which life its claim was written, if that is known: it may hear of it long after others have claimed it."""
 
     @property
     def terms(self) -> Terms:
@@ -129,7 +131,7 @@ class Life:
     replayed: tuple[Source, Event] | None = None
     mark: OperatorMoved | None = None
     base_attempt: int = 1
-    stored_end: bool = False
+    stored_end: Terms | None = None
 
     @property
     def applied(self) -> list[tuple[Effect, Call]]:
@@ -183,6 +185,9 @@ class Line:
 
     def kept_ms(self) -> float:
         """For how long a finished record must be kept at least."""
+        if self.life.stored_end is not None:
+            kept_ms = self.life.stored_end.retention_ms
+            return float("inf") if kept_ms is None else kept_ms
         asked = [claim.call.terms.retention_ms for claim in self.life.claims] or [self.stored(self.life).retention_ms]
         return min(float("inf") if each is None else each for each in asked)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from notwice.model import RecoveryKind, Released, State
+from notwice.testing.auditor import runs
 from notwice.testing.auditor.account import FINISHED, Call, Line, ms_between
-from notwice.testing.auditor.runs import may_be_absent
 from notwice.testing.auditor.violations import Kind, Violation
 from notwice.testing.history import Answered, Calm, Event, Held, Kept, Outcome, Produced
 
@@ -32,6 +32,7 @@ def written(line: Line, event: Held) -> Iterator[Violation]:
         yield from _followed(line, before, event)
     if there is None or _is_new(there, kept):
         line.born_ns = event.at_ns
+        yield from runs.begun(line, event)
     done = [effect for effect, _ in line.life.applied if effect.at_ns >= line.born_ns]
     if kept.released is Released.AS_NEW and (kept.attempt > 1 or done):
         what = "it was marked as new by one who can't know that nothing happened"
@@ -87,7 +88,7 @@ def _dropped(line: Line, event: Held) -> Iterator[Violation]:
         if not _may_drop(line, before, event.at_ns):
             what = f"a record that was {_described(before.kept)} is gone"
             yield Violation(Kind.VANISHED_RECORD, line.name, what, (before, event))
-    elif before is None and not may_be_absent(line, event.at_ns):
+    elif before is None and not runs.may_be_absent(line, event.at_ns):
         what = "nothing is stored of an operation that somebody owned"
         yield Violation(Kind.VANISHED_RECORD, line.name, what, (line.life.claims[-1].event, event))
 
@@ -118,7 +119,7 @@ def _undone(line: Line, event: Held, kept: Kept) -> Iterator[Violation]:
         reopened = there.state in FINISHED and kept.state not in FINISHED and not life.forced
         younger = kept.created_ms != there.created_ms or kept.attempt < there.attempt
         proof = before if kept.state is not None and (reopened or younger) else None
-    if proof is None and kept.state is not None and not may_be_absent(line, event.at_ns):
+    if proof is None and kept.state is not None and not runs.may_be_absent(line, event.at_ns):
         newer = next((each.event for each in life.claims if each.attempt > kept.attempt), None)
         proof = newer or (life.finished if kept.state not in FINISHED else None)
     if proof is not None:
@@ -140,7 +141,7 @@ def unended(line: Line, event: Event) -> Iterator[Violation]:
         yield Violation(Kind.VANISHED_RECORD, line.name, what, (event,))
 
 
-def at_the_end(line: Line, calm: Calm | None, *, effects: bool, settled: bool) -> Iterator[Violation]:
+def at_the_end(line: Line, calm: Calm | None, end_ns: int, *, effects: bool, settled: bool) -> Iterator[Violation]:
     """The history is over. `settled`: everything must have come to its end by now."""
     kept = line.held.kept if line.held is not None else None
     if line.held is None or kept is None:
@@ -148,12 +149,16 @@ def at_the_end(line: Line, calm: Calm | None, *, effects: bool, settled: bool) -
     elif kept.state is State.COMPLETED and effects and not line.life.effects and _by_a_handler(line):
         what = "it is completed, and its effect did not happen"
         yield Violation(Kind.LOST_EFFECT, line.name, what, (line.held,))
-    elif settled and kept.state is State.IN_PROGRESS:
+    elif settled and kept.state is State.IN_PROGRESS and not _lapsed(kept, line.held.at_ns, end_ns):
         yield Violation(Kind.UNSETTLED, line.name, "it is still in progress", (line.held,))
     if settled and calm is not None:
         last = next((call for call in reversed(line.asks) if call.answered is not None), None)
         if last is not None and last.answered is not None and last.asked.at_ns >= calm.at_ns:
             yield from _open_at_last(line, last, last.answered)
+
+
+def _lapsed(kept: Kept, at_ns: int, end_ns: int) -> bool:
+    return kept.lapsed or (kept.terms is not None and ms_between(at_ns, end_ns) >= kept.terms.lease_ms)
 
 
 def _by_a_handler(line: Line) -> bool:

@@ -32,17 +32,21 @@ def _enter(life: Life, claim: Claim) -> None:
 
 
 def _begun(line: Line, claim: Claim) -> tuple[Life, list[Violation]]:
-    """A first attempt's life: one whose later attempts were heard of first, or a new one."""
+    """A first attempt's life: that of its write, or one whose later attempts were heard of first, or a new one."""
+    home = claim.call.home
+    if home is not None:
+        return home, list(_shared(line, home, claim))
     for life in line.lives_since(claim.call):
         if life.claims and all(each.attempt > 1 for each in life.claims):
             return life, []
-    found = list(_anew(line, claim))
+    found = list(begun(line, claim.event))
     return line.life, found
 
 
 def _continued(line: Line, claim: Claim) -> tuple[Life, list[Violation]]:
     """A later attempt's life: the last one that it fits, for it may be heard of late."""
-    verdicts = [(life, list(_again(line, life, claim))) for life in line.lives_since(claim.call)]
+    lives = line.lives_since(claim.call) if claim.call.home is None else [claim.call.home]
+    verdicts = [(life, list(_again(line, life, claim))) for life in lives]
     return next((verdict for verdict in reversed(verdicts) if not verdict[1]), verdicts[-1])
 
 
@@ -52,20 +56,29 @@ def _twice(line: Line, claim: Claim, event: Event, *, attempt: int) -> Iterator[
         yield Violation(Kind.UNLAWFUL_RUN, line.name, "one call ran its handler twice", (claim.event, event))
 
 
-def _anew(line: Line, claim: Claim) -> Iterator[Violation]:
+def _shared(line: Line, home: Life, claim: Claim) -> Iterator[Violation]:
+    """A first attempt that was written into a life of which all is known: it is the only one there."""
+    same = next((each for each in home.claims if each.attempt == 1), None)
+    if same is not None:
+        what = "two callers own its first attempt"
+        yield Violation(Kind.BROKEN_FENCE, line.name, what, (same.event, claim.event))
+
+
+def begun(line: Line, event: Event) -> Iterator[Violation]:
     """A first attempt begins a new life; whatever lived before must have ended."""
     life = line.life
-    if may_be_absent(line, claim.event.at_ns):
-        if life.claims:
-            line.lives.append(Life())
+    if not life.claims and life.ended_ns is None:
         return
-    owners = [each for each in life.claims if _is_live(each.call, claim.event.at_ns)]
+    if may_be_absent(line, event.at_ns):
+        line.lives.append(Life())
+        return
+    owners = [each for each in life.claims if _is_live(each.call, event.at_ns)]
     if owners:
         what = "two callers own its first attempt at once"
-        yield Violation(Kind.BROKEN_FENCE, line.name, what, (owners[-1].event, claim.event))
+        yield Violation(Kind.BROKEN_FENCE, line.name, what, (owners[-1].event, event))
     else:
         what = "it began anew with a first attempt, though an earlier one may have taken effect"
-        yield Violation(Kind.FREED_KEY, line.name, what, (life.claims[-1].event, claim.event))
+        yield Violation(Kind.FREED_KEY, line.name, what, (life.claims[-1].event, event))
 
 
 def _is_live(call: Call, at_ns: int) -> bool:

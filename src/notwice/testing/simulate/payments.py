@@ -1,0 +1,156 @@
+"""The built-in scenario: clients, a few programs, a provider, an operator and somebody who breaks things."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from notwice.testing.history import Calm, Outcome
+from notwice.testing.simulate.choices import Table
+from notwice.testing.simulate.console import Console
+from notwice.testing.simulate.disturbances import disturb
+from notwice.testing.simulate.faces import Face, TaskFace, ThreadFace
+from notwice.testing.simulate.orders import Order
+from notwice.testing.simulate.process import Process
+from notwice.testing.simulate.program import Program
+from notwice.testing.simulate.provider import Provider
+from notwice.testing.simulate.recorder import Recorder
+from notwice.testing.simulate.visit import Plan, Visit
+from notwice.testing.simulate.weather import LEASE_S
+from notwice.testing.simulate.world import World
+
+_PROGRAMS: Final = Table((1, 2), (2, 4), (3, 2))
+_FACES: Final[Table[Callable[[Process], Face]]] = Table((TaskFace, 3), (ThreadFace, 1))
+_ORDERS: Final = Table((1, 6), (2, 3), (3, 1))
+_CLIENTS: Final = Table((2, 3), (3, 4), (4, 3), (6, 1))
+_TRIES: Final = Table((1, 2), (2, 4), (3, 3), (5, 1))
+_STARTS_S: Final = Table((0.0, 6), (0.0004, 3), (0.002, 3), (0.5, 3), (2.0, 3), (LEASE_S, 2), (25.0, 1))
+_PATIENCE_S: Final = Table((4.0, 4), (0.05, 1), (1.0, 2), (LEASE_S + 3, 3))
+_RETRIES_S: Final = Table((1.0, 5), (0.002, 3), (0.1, 2), (LEASE_S + 0.5, 4), (2 * LEASE_S, 1))
+_OTHER_REQUEST: Final = Table((False, 9), (True, 1))
+SETTLED: Final = frozenset({Outcome.DONE, Outcome.REPLAY, Outcome.MISMATCH})
+
+DURATION_S: Final = 110.0
+CALM_AT_S: Final = 40.0
+SETTLE_S: Final = 200.0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a client wants, and how stubborn it is."""
+
+    client: str
+    order: Order
+    body: object
+    tries: int
+    plan: Callable[[], Plan]
+
+
+class Payments:
+    """One run of the scenario in a world.
+
+    Arguments:
+        world: where it takes place; all that is random is drawn from its choices.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.world: Final = world
+        choices = world.choices
+        self.provider: Final = Provider.drawn(world, choices)
+        self.programs: Final = [
+            Program(world, "ABC"[number], choices.of(_FACES)) for number in range(choices.of(_PROGRAMS))
+        ]
+        self.orders: Final = [Order.drawn(choices, number) for number in range(choices.of(_ORDERS))]
+        self.console: Final = Console(world)
+        for number in range(choices.of(_CLIENTS)):
+            self._add_client(number)
+        disturb(self)
+
+    def _add_client(self, number: int) -> None:
+        choices = self.world.choices
+        request = Request(
+            client=f"client-{number + 1}",
+            order=choices.one(self.orders),
+            body={"amount": 2 if choices.of(_OTHER_REQUEST) else 1},
+            tries=choices.of(_TRIES),
+            plan=partial(Plan.drawn, choices),
+        )
+        self.world.after(choices.of(_STARTS_S), None, partial(self.attempt, request, 1))
+
+    def attempt(self, request: Request, number: int) -> None:
+        """Let a client make a call, for the `number`-th time."""
+        world = self.world
+        program = world.choices.one(self.programs)
+        process = program.process
+        attempt = _Attempt(self, request, number)
+        if process is None:
+            attempt.again(1.0)
+            return
+        recorder = Recorder(process, f"{request.client}.{number}", request.client)
+        plan = request.plan()
+        visit = Visit(
+            program.face,
+            recorder,
+            order=request.order,
+            request=request.body,
+            policy=request.order.policy(world.choices, blocking=program.face.blocking),
+            plan=plan,
+            provider=self.provider,
+        )
+        attempt.follow(visit)
+        process.at(world.now, partial(self._start, program, visit, plan=plan, attempt=attempt))
+
+    def _start(self, program: Program, visit: Visit, *, plan: Plan, attempt: _Attempt) -> None:
+        process = visit.recorder.process
+        cancel = program.face.start(attempt.carry_out())
+        if cancel is not None and plan.cancelled_after is not None:
+            process.at(self.world.now + plan.cancelled_after, cancel)
+
+    def calm(self) -> None:
+        """End all faults, and have every order asked for until it is settled."""
+        self.world.events.append(Calm(at_ns=self.world.now_ns))
+        for number, order in enumerate(self.orders):
+            request = Request(f"settler-{number + 1}", order, {"amount": 1}, tries=100, plan=Plan.plain)
+            self.attempt(request, 1)
+
+
+class _Attempt:
+    """One call of a client, and the next one that follows it."""
+
+    def __init__(self, payments: Payments, request: Request, number: int) -> None:
+        self._payments = payments
+        self._request = request
+        self._number = number
+        self._over = False
+
+    def follow(self, visit: Visit) -> None:
+        """Make the call, unless the client loses its patience: then it calls again while the first one runs."""
+        self._visit = visit
+        if self._number < self._request.tries:
+            self._payments.world.after(self._payments.world.choices.of(_PATIENCE_S), None, self._lose_patience)
+
+    async def carry_out(self) -> None:
+        """Make the call in its process, and hear of its end."""
+        try:
+            await self._visit.run()
+        finally:
+            if self._visit.recorder.process.alive:
+                self._payments.world.after(0.0005, None, self._answered)
+
+    def _lose_patience(self) -> None:
+        if not self._over:
+            self.again(0.0)
+
+    def _answered(self) -> None:
+        if not self._over and self._visit.recorder.outcome not in SETTLED:
+            self.again(self._payments.world.choices.of(_RETRIES_S))
+        self._over = True
+
+    def again(self, seconds: float) -> None:
+        """Call once more after a while, if the client still wants to."""
+        self._over = True
+        if self._number < self._request.tries:
+            world = self._payments.world
+            world.after(seconds, None, partial(self._payments.attempt, self._request, self._number + 1))

@@ -1,0 +1,214 @@
+"""What a simulated call writes into the history: what it asked, what its handler did, what it was told."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from notwice.codec import encode_value
+from notwice.errors import (
+    NotApplied,
+    NotwiceError,
+    OperationInProgress,
+    OperationUnresolved,
+    OwnershipLost,
+    RecordedFailure,
+    RequestMismatch,
+    ResultOmitted,
+)
+from notwice.fingerprint import fingerprint_value
+from notwice.guard_base import Done
+from notwice.model import InProgress, Mismatch, Replay, Result, ResultKind, Unresolved
+from notwice.operation_base import OperationBase
+from notwice.policy import Policy
+from notwice.results import result_of
+from notwice.testing.history import (
+    Answer,
+    Answered,
+    Asked,
+    Move,
+    MoveAnswered,
+    MoveAsked,
+    Name,
+    Outcome,
+    Produced,
+    Reconciled,
+    Started,
+    Verdict,
+    answer_of,
+)
+
+if TYPE_CHECKING:
+    from notwice.testing.simulate.process import Process
+
+_ERRORS: Final[dict[type, Outcome]] = {
+    OperationInProgress: Outcome.IN_PROGRESS,
+    OperationUnresolved: Outcome.UNRESOLVED,
+    RequestMismatch: Outcome.MISMATCH,
+}
+
+
+class Recorder:
+    """The events of one call. Once its process is dead, nothing is recorded any more.
+
+    Arguments:
+        process: where it runs.
+        call: its name, which no other call of the run has.
+        caller: who made it.
+    """
+
+    def __init__(self, process: Process, call: str, caller: str) -> None:
+        self.process: Final = process
+        self.call: Final = call
+        self.caller: Final = caller
+        self.started = False
+        self.outcome: Outcome | None = None
+        self._owned = False
+
+    @property
+    def now_ns(self) -> int:
+        """The time of the next event."""
+        return self.process.world.now_ns
+
+    def asked(self, name: Name, request: object, policy: Policy, *, answer_within_ms: int | None = None) -> None:
+        """The call is made."""
+        self.process.note(
+            Asked(
+                at_ns=self.now_ns,
+                call=self.call,
+                caller=self.caller,
+                process=self.process.name,
+                name=name,
+                request=fingerprint_value(request).digest.hex(),
+                terms=policy.terms,
+                wait_ms=int(policy.wait_seconds * 1000),
+                answer_within_ms=answer_within_ms,
+            )
+        )
+
+    def entered(self, operation: OperationBase) -> None:
+        """The handler is entered."""
+        self.started = True
+        generation = operation.view.record.generation
+        self.process.note(Started(at_ns=self.now_ns, call=self.call, attempt=operation.attempt, generation=generation))
+
+    def produced(self, value: object, *, failed: bool = False, final: bool = True) -> None:
+        """The handler, or the reconcile function, has an answer. `final`: it ends the operation."""
+        self._produced(answer_of(result_of(value), failed=failed), final=final)
+
+    def refused(self, error: BaseException) -> None:
+        """The handler raised an error that is an answer."""
+        self._produced(answer_of(result_of(error), failed=True), error=type(error).__name__)
+
+    def failed(self, error: BaseException) -> None:
+        """The handler raised."""
+        self._produced(None, error=type(error).__name__, proves=isinstance(error, NotApplied))
+
+    def _produced(self, answer: Answer | None, *, error: str = "", final: bool = True, proves: bool = False) -> None:
+        self.process.note(
+            Produced(at_ns=self.now_ns, call=self.call, answer=answer, error=error, final=final, proves=proves)
+        )
+
+    def reconciled(self, verdict: Verdict) -> None:
+        """The reconcile function has a verdict."""
+        self.process.note(Reconciled(at_ns=self.now_ns, call=self.call, verdict=verdict))
+
+    @contextmanager
+    def move(self, move: Move, point: str = "") -> Generator[None, None, None]:
+        """The owner makes a move, and is told what became of it."""
+        self.process.note(MoveAsked(at_ns=self.now_ns, call=self.call, move=move, point=point))
+        code = "cancelled"
+        try:
+            yield
+            code = ""
+        except NotwiceError as error:
+            code = error.code
+            raise
+        finally:
+            self.process.note(MoveAnswered(at_ns=self.now_ns, call=self.call, move=move, code=code))
+
+    def left(self) -> None:
+        """The owner leaves its operation without a move, which suspends it."""
+        self.process.note(MoveAsked(at_ns=self.now_ns, call=self.call, move=Move.SUSPEND))
+
+    # -- what the call came to
+
+    def owned(self, operation: OperationBase) -> None:
+        """Begin gave the operation."""
+        self._owned = True
+        outcome = Outcome.OWNED if operation.guarded else Outcome.UNGUARDED
+        self._answered(outcome, attempt=operation.attempt)
+
+    def given(self, outcome: Replay | InProgress | Unresolved | Mismatch) -> None:
+        """Begin gave what a duplicate gets."""
+        match outcome:
+            case Replay():
+                answer = answer_of(outcome.stored, failed=outcome.failed)
+                self._answered(Outcome.REPLAY, answer, marked=True, attempt=outcome.view.record.attempt)
+            case InProgress():
+                self._answered(Outcome.IN_PROGRESS, retry_after=outcome.retry_after)
+            case Unresolved():
+                self._answered(Outcome.UNRESOLVED, retry_after=outcome.retry_after)
+            case Mismatch():
+                self._answered(Outcome.MISMATCH)
+
+    def done(self, done: Done) -> None:
+        """The call gave a value."""
+        outcome = Outcome.REPLAY if done.replayed else Outcome.DONE
+        self._answered(outcome, answer_of(result_of(done.result), failed=False), marked=done.replayed)
+
+    def cancelled(self) -> None:
+        """The caller went away."""
+        self._answered(Outcome.CANCELLED)
+
+    def raised(self, error: Exception) -> None:
+        """The call raised."""
+        code = error.code if isinstance(error, NotwiceError) else type(error).__name__
+        retry_after = error.retry_after if isinstance(error, NotwiceError) else None
+        answer, marked = None, False
+        if isinstance(error, RecordedFailure):
+            outcome, marked = Outcome.REPLAY, True
+            answer = answer_of(_recorded(error), failed=True)
+        elif isinstance(error, ResultOmitted):
+            outcome, answer, marked = Outcome.REPLAY, Answer(None), True
+        elif type(error) in _ERRORS:
+            outcome = _ERRORS[type(error)]
+        elif isinstance(error, OwnershipLost):
+            outcome = Outcome.LOST
+        else:
+            outcome = Outcome.RAISED if self.started else Outcome.REFUSED
+        self._answered(outcome, answer, marked=marked, retry_after=retry_after, code=code)
+
+    def _answered(
+        self,
+        outcome: Outcome,
+        answer: Answer | None = None,
+        *,
+        marked: bool = False,
+        attempt: int | None = None,
+        retry_after: int | None = None,
+        code: str = "",
+    ) -> None:
+        if self._owned and self.outcome is not None:
+            return  # what becomes of an operation that was given are moves
+        self.outcome = outcome
+        self.process.note(
+            Answered(
+                at_ns=self.now_ns,
+                call=self.call,
+                outcome=outcome,
+                answer=answer,
+                marked=marked,
+                attempt=attempt,
+                retry_after=retry_after,
+                code=code,
+            )
+        )
+
+
+def _recorded(error: RecordedFailure) -> Result:
+    """What was stored of a refusal that was replayed: a value that the owner failed with, or an exception."""
+    if error.value is not None:
+        return result_of(error.value)
+    return Result(ResultKind.ERROR, encode_value([error.kind, error.message]))
