@@ -5,7 +5,7 @@ SETUP := pyproject.toml constraints.txt tools/setup.sh tools/packages.sh
 ARGS ?=
 
 .DEFAULT_GOAL := test
-.PHONY: venv demo test check lint types tests bench clean
+.PHONY: venv demo test check lint types tests fuzz bench clean
 
 venv: .venv/all.stamp
 
@@ -33,6 +33,9 @@ types: venv
 # Two workers: most tests wait for a disk or a server. A file's tests stay together, for they share its servers.
 tests: venv
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
+
+fuzz: venv
+	$(BIN)/python -m tests.fuzz $(ARGS)
 
 bench: venv
 	$(BIN)/python -m bench $(ARGS)

@@ -7,7 +7,7 @@ import re
 SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 BYTES = {"": 1, "B": 1, "KB": 1000, "MB": 1000**2, "GB": 1000**3, "KIB": 1024, "MIB": 1024**2, "GIB": 1024**3}
 
-_NUMBER = r"\d+(?:\.\d+)?"
+_NUMBER = r"[0-9]{1,15}(?:\.[0-9]{1,15})?"  # more digits than anybody means, and few enough to count with
 _DURATION = re.compile(rf"(?:{_NUMBER}(?:ms|[smhdw]))+")
 _PART = re.compile(rf"({_NUMBER})(ms|[smhdw])")
 _SIZE = re.compile(rf"({_NUMBER})\s*([A-Za-z]*)")

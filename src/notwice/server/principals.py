@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 import jwt
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from notwice.http import SHARED, RequestView
@@ -95,7 +96,7 @@ class FetchedKeySet:
 
     async def _fetch(self, now: float) -> None:
         try:
-            self._keys = await asyncio.to_thread(self._client.get_jwk_set)
+            self._keys = await asyncio.to_thread(_usable, self._client.get_jwk_set)
             self._fetched = now
         except (jwt.PyJWTError, OSError, ValueError) as error:
             logger.error("The issuer's keys can't be fetched: %s", error)  # noqa: TRY400 - the reason is in the message
@@ -185,11 +186,22 @@ def _secret(settings: Settings) -> bytes:
 
 def _public_keys(text: str) -> KeySource:
     if not text.lstrip().startswith("-----BEGIN"):
-        return KeySet(jwt.PyJWKSet.from_json(text))
+        return KeySet(_usable(lambda: jwt.PyJWKSet.from_json(text)))
     if "PRIVATE" in text:
         raise ValueError("it holds a private key; the gateway needs the public one only")
-    load_pem_public_key(text.encode())
+    try:
+        load_pem_public_key(text.encode())
+    except UnsupportedAlgorithm as error:
+        raise ValueError("the key's kind is not known") from error
     return OneKey(text)
+
+
+def _usable(read: Callable[[], jwt.PyJWKSet]) -> jwt.PyJWKSet:
+    """Read a key set. The library looks into whatever JSON it is given; what makes no sense of it is no key set."""
+    try:
+        return read()
+    except (AttributeError, LookupError, TypeError, RecursionError) as error:
+        raise jwt.PyJWKSetError("it is not of the form of RFC 7517") from error
 
 
 def _choose(keys: jwt.PyJWKSet, token: str) -> jwt.PyJWK:

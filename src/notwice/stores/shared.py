@@ -22,6 +22,7 @@ FAR_MS = 2**62
 """A time that never comes, and that every engine can store."""
 
 _CREATED = Record._fields.index("created_ms")
+_NO_CURSOR = "this is not the cursor of a page; scan from the beginning"
 
 
 reply_of: Callable[[tuple[bool, Record | Unreadable | None, int, int, int]], Reply] = partial(tuple.__new__, Reply)
@@ -65,9 +66,11 @@ def place_after(cursor: str) -> Place:
     """Where the page before `cursor` ended. Raises `ValueError` for anything but a page's cursor."""
     try:
         created_ms, namespace, identifier = json.loads(base64.urlsafe_b64decode(cursor))
-        return int(created_ms), str(namespace), str(identifier)
-    except (ValueError, TypeError) as error:
-        raise ValueError("this is not the cursor of a page; scan from the beginning") from error
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(_NO_CURSOR) from error
+    if (type(created_ms), type(namespace), type(identifier)) != (int, str, str) or abs(created_ms) > FAR_MS:
+        raise ValueError(_NO_CURSOR)
+    return created_ms, namespace, identifier
 
 
 def matches(view: RecordView, query: Query) -> bool:

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from notwice.codec import decode_record, encode_record
 from notwice.errors import RecordTooLarge
 from notwice.model import IN_PROGRESS, Insert, Record, Swap, Unreadable
-from notwice.stores.shared import Name, Place, deadline_ms, stamped
+from notwice.stores.shared import FAR_MS, Name, Place, deadline_ms, stamped
 
 Item = Mapping[str, Any]
 """An item as the driver gives and takes it: each attribute's name to its type and value."""
@@ -134,8 +134,12 @@ def name_in(item: Item) -> Name | None:
 
 
 def place_in(item: Item, name: Name) -> Place:
-    """Where an item stands in a scan."""
-    return int(item["created_ms"]["N"]), *name
+    """Where an item stands in a scan. One whose time is damaged stands first, where a person sees it."""
+    try:
+        created_ms = int(item["created_ms"]["N"])
+    except (LookupError, TypeError, ValueError):
+        created_ms = 0
+    return created_ms if 0 <= created_ms <= FAR_MS else 0, *name
 
 
 def place_bytes(place: Place) -> bytes:

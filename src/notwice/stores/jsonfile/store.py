@@ -9,6 +9,7 @@ answered any more.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Generator, Sequence
@@ -76,6 +77,8 @@ class JsonFileStore:
     ) -> None:
         if not 0 < timeout <= TIMEOUT_MAX:
             raise ValueError(f"timeout must be more than 0 and at most {TIMEOUT_MAX} seconds; it is {timeout}")
+        if not math.isfinite(retention):
+            raise ValueError(f"retention must be a number of seconds, 0 for ever; it is {retention}")
         self._path = Path(path).resolve()
         self._records_max = records_max
         self._reading = Reading(namespace, round(retention * 1000) if retention > 0 else None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from notwice.errors import NotwiceError, StoreUnavailable
 from notwice.stores.mysql.migrations import Names
@@ -12,6 +12,7 @@ from notwice.stores.shared import KeyLocked
 from notwice.stores.urls import StoreUrl, connections, one_of, seconds, sql_name
 
 PORT: Final = 3306
+_NO_PLACE: Final = "a MySQL URL names a host and a database: mysql://user:password@host:3306/database"
 
 _PRIVATE: Final[Mapping[str, Mapping[str, object]]] = {
     "disabled": {"ssl_disabled": True},
@@ -29,8 +30,8 @@ OPTIONS: Final[dict[str, Callable[[str], object]]] = {
     "pool": connections,
     "returning": one_of("auto", "no"),
     "safe": one_of("warn", "require", "ignore"),
-    "ssl_mode": one_of(*_PRIVATE),
     "tables": one_of("make", "expect"),
+    "ssl_mode": one_of(*_PRIVATE),
     **dict.fromkeys(_FILES, str),
 }
 """The options of a URL, with what reads them."""
@@ -52,8 +53,8 @@ class Place(NamedTuple):
     pool: int = 4
     returning: str = "auto"
     safe: str = "warn"
-
     tables: str = "make"
+
 
 def place_of(url: StoreUrl) -> Place:
     """Read a URL. Raises `ValueError` for one that can't be used."""
@@ -61,7 +62,7 @@ def place_of(url: StoreUrl) -> Place:
     database = url.path.removeprefix("/")
     address = urlsplit(f"//{url.host}")
     if not database or "/" in database or not address.hostname:
-        raise ValueError("a MySQL URL names a host and a database: mysql://user:password@host:3306/database")
+        raise ValueError(_NO_PLACE)
     mode = str(options.get("ssl_mode", "verify_identity" if "ssl_ca" in options else "preferred"))
     if mode == "verify_identity" and "ssl_ca" not in options:
         raise ValueError(
@@ -69,7 +70,7 @@ def place_of(url: StoreUrl) -> Place:
         )
     driver: dict[str, object] = {
         "host": address.hostname,
-        "port": address.port or PORT,
+        "port": _port(address) or PORT,
         "user": unquote(address.username or ""),
         "password": unquote(address.password or "").encode(),
         "database": database,
@@ -83,6 +84,14 @@ def place_of(url: StoreUrl) -> Place:
         Names(str(options.get("table", "notwice_record"))),
         **limits,  # type: ignore[arg-type]  # each option's reader gives its type
     )
+
+
+def _port(address: SplitResult) -> int | None:
+    """The port. What stands in its place may be a password without its @, so no error repeats it."""
+    try:
+        return address.port
+    except ValueError:
+        raise ValueError(_NO_PLACE) from None
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------

@@ -161,10 +161,18 @@ def index_member(place: Place) -> bytes:
     return b"%016d%b\0%b" % (created_ms, _bytes(namespace), _bytes(identifier))
 
 
-def place_in(member: bytes) -> Place:
-    """The place of the record that a member of a shard's set stands for."""
+def place_in(member: bytes) -> Place | None:
+    """The place of the record that a member of a shard's set stands for; ``None`` for a member that is none of ours."""
     namespace, _, identifier = member[16:].rpartition(b"\0")
-    return int(member[:16]), namespace.decode("utf-8", "surrogatepass"), identifier.decode("utf-8", "surrogatepass")
+    try:
+        place = (
+            int(member[:16]),
+            namespace.decode("utf-8", "surrogatepass"),
+            identifier.decode("utf-8", "surrogatepass"),
+        )
+    except ValueError:
+        return None
+    return place if index_member(place) == member else None
 
 
 def _digest(name: Name) -> str:

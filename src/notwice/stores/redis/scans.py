@@ -103,7 +103,7 @@ def _places_after(after: Place | None, keys: Keys, routes: Routes) -> Flow[tuple
     lists: list[list[bytes]] = [members for address in shards for members in _understood(answers[address], address)]
     horizon = min((members[-1] for members in lists if len(members) == MEMBERS_AT_ONCE), default=None)
     members = sorted(each for members in lists for each in members if horizon is None or each <= horizon)
-    return [place_in(member) for member in members], horizon is None
+    return [place for member in members if (place := place_in(member)) is not None], horizon is None
 
 
 def _looked_up(places: Sequence[Place], query: Query, keys: Keys, *, routes: Routes) -> Flow[list[Found]]:
