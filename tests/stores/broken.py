@@ -445,6 +445,15 @@ class WrongAfterThree(Sound):
         return reply._replace(won=not reply.won) if next(count) == 3 and isinstance(op, Swap) else reply
 
 
+class LoserOfALargeBatchWins(Sound):
+    """Takes the loser of a large batch for a winner: only histories side by side see it."""
+
+    def apply(self, ops: Sequence[Op]) -> Sequence[Reply]:
+        replies = super().apply(ops)
+        large = len(ops) > 64
+        return [reply._replace(won=large or reply.won) for reply in replies]
+
+
 CAUGHT_BY: dict[type[Store], str] = {
     KeepsWhatIsTooLarge: "test_too_large",
     InsertsOverwrite: "test_insert",
@@ -488,4 +497,5 @@ CAUGHT_BY: dict[type[Store], str] = {
     LoadsAsWrittenNow: "test_load_keeps_times",
     LoadsUnderAFreshEtag: "test_load_keeps_times",
     WrongAfterThree: "test_all_short_histories",
+    LoserOfALargeBatchWins: "test_all_short_histories_at_once",
 }

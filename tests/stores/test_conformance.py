@@ -42,7 +42,7 @@ class TestAsyncMemory(AsyncStoreCases, AsyncGuardCases):
     def async_engine(self) -> AsyncEngine:
         clock = VirtualClock()
         return AsyncEngine(
-            open=lambda: AsyncMemoryStore(MemoryStore(clock)), clock=clock, cannot=MEMORY_CANNOT, history_length=2
+            open=lambda: AsyncMemoryStore(MemoryStore(clock)), clock=clock, cannot=MEMORY_CANNOT, alone_length=2
         )
 
 
@@ -97,7 +97,7 @@ class TestAsyncBatching(AsyncStoreCases, AsyncGuardCases):
             open=lambda: Batching(SqliteStore(file, clock=clock)).asynchronous,
             clock=clock,
             damage=partial(damage, path=file),
-            history_length=2,
+            alone_length=2,
         )
 
 

@@ -14,7 +14,7 @@ from notwice.model import Record, Released, State
 from notwice.stores import port
 from notwice.testing import VirtualClock
 from notwice.testing.conformance import Engine, GuardCases, StoreCases
-from notwice.testing.conformance.histories import histories
+from notwice.testing.conformance.histories import companies, histories
 from notwice.testing.conformance.machine import store_machine
 from notwice.testing.conformance.processes import blocking_face, processes_of
 from notwice.testing.conformance.promises import PromiseCases
@@ -106,6 +106,8 @@ def test_there_are_as_many_histories_as_there_should_be() -> None:
     """P16: all sequences of length 1 to 3 over 18 operations are 6,174."""
     assert len(set(histories(3, timed=True))) == 18 + 18**2 + 18**3
     assert len(set(histories(2, timed=False))) == 16 + 16**2
+    side_by_side = [names for company in companies(3, 50, timed=True) for names in company]
+    assert sorted(side_by_side) == sorted(histories(3, timed=True))
 
 
 def test_every_case_has_caught_something() -> None:

@@ -8,7 +8,7 @@ import pytest
 from notwice.stores import open_async_store, open_store
 from notwice.stores.mysql.rows import digest_of
 from notwice.stores.port import Store
-from notwice.testing.conformance import AsyncEngine, AsyncStoreCases, Engine, GuardCases, StoreCases
+from notwice.testing.conformance import AsyncEngine, AsyncGuardCases, AsyncStoreCases, Engine, GuardCases, StoreCases
 from tests.engines.mariadb import MariadbServer
 
 
@@ -22,9 +22,32 @@ def damage(_: Store, namespace: str, operation: str, *, server: MariadbServer, u
         assert found == 1
 
 
-def engine_of(server: MariadbServer, *, returning: str = "auto") -> Engine:
+def age(seconds: float, *, server: MariadbServer, url: str) -> None:
+    """Make all records older."""
+    (table,) = parse_qs(urlsplit(url).query)["table"]
+    milliseconds = round(seconds * 1_000)
+    server.execute(
+        f"UPDATE {table} SET written_ms = written_ms - {milliseconds}, expires_ms = expires_ms - {milliseconds}"
+    )
+
+
+def engine_of(server: MariadbServer, *, returning: str) -> Engine:
     url = server.url(returning=returning)
-    return Engine(open=partial(open_store, url), damage=partial(damage, server=server, url=url))
+    return Engine(
+        open=partial(open_store, url),
+        damage=partial(damage, server=server, url=url),
+        age=partial(age, server=server, url=url),
+    )
+
+
+def async_engine_of(server: MariadbServer, *, returning: str) -> AsyncEngine:
+    url = server.url(returning=returning)
+    return AsyncEngine(
+        open=partial(open_async_store, url),
+        damage=partial(damage, server=server, url=url),
+        age=partial(age, server=server, url=url),
+        alone_length=2,
+    )
 
 
 class TestMariadb(StoreCases, GuardCases):
@@ -32,10 +55,10 @@ class TestMariadb(StoreCases, GuardCases):
 
     @pytest.fixture
     def engine(self, mariadb: MariadbServer) -> Engine:
-        return engine_of(mariadb)
+        return engine_of(mariadb, returning="auto")
 
 
-class TestWithoutReturning(StoreCases):
+class TestWithoutReturning(StoreCases, GuardCases):
     """P16: threads, by what MySQL 8 is sent."""
 
     @pytest.fixture
@@ -43,12 +66,17 @@ class TestWithoutReturning(StoreCases):
         return engine_of(mariadb, returning="no")
 
 
-class TestAsyncMariadb(AsyncStoreCases):
-    """P16: event loops."""
+class TestAsyncMariadb(AsyncStoreCases, AsyncGuardCases):
+    """P16: event loops, by compound statements with RETURNING."""
 
     @pytest.fixture
     def async_engine(self, mariadb: MariadbServer) -> AsyncEngine:
-        url = mariadb.url()
-        return AsyncEngine(
-            open=partial(open_async_store, url), damage=partial(damage, server=mariadb, url=url), history_length=2
-        )
+        return async_engine_of(mariadb, returning="auto")
+
+
+class TestAsyncWithoutReturning(AsyncStoreCases, AsyncGuardCases):
+    """P16: event loops, by what MySQL 8 is sent."""
+
+    @pytest.fixture
+    def async_engine(self, mariadb: MariadbServer) -> AsyncEngine:
+        return async_engine_of(mariadb, returning="no")

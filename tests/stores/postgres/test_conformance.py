@@ -21,15 +21,32 @@ def damage(_: Store, namespace: str, operation: str, *, server: PostgresServer, 
         assert cursor.rowcount == 1
 
 
+def age(seconds: float, *, server: PostgresServer, url: str) -> None:
+    """Make all records older."""
+    (table,) = parse_qs(urlsplit(url).query)["table"]
+    with server.connect() as connection:
+        connection.execute(
+            f"UPDATE {table} SET written_ms = written_ms - %(ms)s, expires_ms = expires_ms - %(ms)s",
+            {"ms": round(seconds * 1_000)},
+        )
+
+
 def engine_of(server: PostgresServer) -> Engine:
     url = server.url()
-    return Engine(open=partial(open_store, url), damage=partial(damage, server=server, url=url))
+    return Engine(
+        open=partial(open_store, url),
+        damage=partial(damage, server=server, url=url),
+        age=partial(age, server=server, url=url),
+    )
 
 
 def async_engine_of(server: PostgresServer) -> AsyncEngine:
     url = server.url()
     return AsyncEngine(
-        open=partial(open_async_store, url), damage=partial(damage, server=server, url=url), history_length=2
+        open=partial(open_async_store, url),
+        damage=partial(damage, server=server, url=url),
+        age=partial(age, server=server, url=url),
+        alone_length=2,
     )
 
 
@@ -41,7 +58,7 @@ class TestSystemPostgres(StoreCases, GuardCases):
         return engine_of(system_postgres)
 
 
-class TestPackagedPostgres(StoreCases):
+class TestPackagedPostgres(StoreCases, GuardCases):
     """P16: threads, on another version."""
 
     @pytest.fixture
@@ -57,7 +74,7 @@ class TestAsyncPackagedPostgres(AsyncStoreCases, AsyncGuardCases):
         return async_engine_of(packaged_postgres)
 
 
-class TestAsyncSystemPostgres(AsyncStoreCases):
+class TestAsyncSystemPostgres(AsyncStoreCases, AsyncGuardCases):
     """P16: event loops, on the system's PostgreSQL."""
 
     @pytest.fixture

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 import pytest
 
@@ -23,6 +23,9 @@ Inability = Literal["reopen", "damage", "load"]
 in records of another store."""
 
 
+TWINKLING_S: Final = 0.05
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
     """What a test of an engine says of it.
@@ -31,18 +34,23 @@ class Engine:
         open: makes a store. All stores that it makes within one test hold the same records, as those of several
             processes do.
         damage: makes the record (namespace, id) impossible to decode, behind the store's back.
-        clock: the virtual clock that its stores go by. Without one, cases that need time to pass wait for real, a
-            second at most, and cases about the clocks of a host are left out.
+        clock: the virtual clock that its stores go by. Without one, cases about the clocks of a host are left out.
+        age: makes all records older by so many seconds, as if they had been written earlier: for an engine that has
+            a clock of its own. Without it, and without a virtual clock, cases that need time to pass wait for real, a
+            second at most, and those that need more are left out.
         cannot: what the engine is unable to do, each with the reason. Cases that need it are skipped with that reason.
-        history_length: how long the histories are that are all tried.
+        history_length: how many steps the histories have at most that are all tried, side by side in batches.
+        alone_length: how many steps those have that are also tried one by one; if it isn't given, as many.
         body_bytes_max: how large a body may be, if there is a limit; larger ones, by far, are refused.
     """
 
     open: Callable[[], Store]
     damage: Callable[[Store, str, str], None] | None = None
     clock: VirtualClock | None = None
+    age: Callable[[float], None] | None = None
     cannot: Mapping[Inability, str] = field(default_factory=dict)
     history_length: int = 3
+    alone_length: int | None = None
     body_bytes_max: int | None = None
 
     @contextmanager
@@ -65,11 +73,18 @@ class Engine:
                 store.close()
 
     def advance(self, seconds: float) -> None:
-        """Let time pass: virtual time if there is a virtual clock."""
-        if self.clock is None:
+        """Let time pass, or have it look so. A twinkling is waited for if there is no virtual clock."""
+        if self.clock is not None:
+            self.clock.advance(seconds)
+        elif self.age is None or seconds <= TWINKLING_S:
             time.sleep(seconds)
         else:
-            self.clock.advance(seconds)
+            self.age(seconds)
+
+    @property
+    def waits(self) -> bool:
+        """Whether the time that passes is real."""
+        return self.clock is None and self.age is None
 
     def virtual_clock(self) -> VirtualClock:
         """Give the virtual clock, or skip the case."""
@@ -105,8 +120,10 @@ class AsyncEngine:
     open: Callable[[], AsyncStore]
     damage: Callable[[Store, str, str], None] | None = None
     clock: VirtualClock | None = None
+    age: Callable[[float], None] | None = None
     cannot: Mapping[Inability, str] = field(default_factory=dict)
     history_length: int = 3
+    alone_length: int | None = None
     body_bytes_max: int | None = None
 
     @contextmanager
@@ -117,8 +134,10 @@ class AsyncEngine:
                 open=lambda: OnLoop(self.open(), loop),
                 damage=self.damage and self._damage,
                 clock=self.clock,
+                age=self.age,
                 cannot=self.cannot,
                 history_length=self.history_length,
+                alone_length=self.alone_length,
                 body_bytes_max=self.body_bytes_max,
             )
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from notwice.model import Get, Insert, Op, Record, Released, Reply, State, Swap
 from notwice.stores.port import Store
@@ -14,41 +16,46 @@ from notwice.testing.conformance.engine import Engine
 from notwice.testing.conformance.records import ANSWER, TERMS, new_record
 from notwice.testing.conformance.reference import ReferenceStore
 
-_SHORT = TERMS._replace(retention_ms=1_000, lease_ms=1_500)
+_SHORT = TERMS._replace(retention_ms=1_000_000, lease_ms=1_500_000)
 _FOR_EVER = TERMS._replace(retention_ms=None)
 
+COMPANY: Final = 128
+"""How many histories go on side by side, each of their steps in one batch of all of them."""
 
-@dataclass
-class History:
-    """One history under way: the store, the reference, and the etags that the reference has seen."""
+
+@dataclass(frozen=True, slots=True)
+class Twins:
+    """A store and the reference, which are asked the same. Without a `clock` of both, no times are compared."""
 
     store: Store
     reference: ReferenceStore
-    namespace: str
     clock: VirtualClock | None
-    steps: int = 0
-    etags: dict[str, list[bytes]] = field(default_factory=dict)
 
-    def etag(self, name: str, back: int = 1) -> bytes:
-        """The etag that `name` has (1), or had before that (2); one that nothing has, if there is none."""
-        known = self.etags.get(name, [])
-        return known[-back] if len(known) >= back else b"nobody has this!"
-
-    def apply(self, *ops: Op) -> None:
-        """Carry the batch out on both sides and compare."""
+    def apply(self, ops: Sequence[Op]) -> tuple[Sequence[Reply], list[object], list[object]]:
+        """Carry the batch out on both sides: the reference's replies, and what is to be compared of both."""
         self.let_go()
-        expected = self.reference.apply(ops)
-        for reply in expected:
-            if reply.won and isinstance(reply.record, Record):
-                self.etags.setdefault(reply.record.key, []).append(reply.record.etag)
-        assert self.seen(ops, self.store.apply(ops)) == self.seen(ops, expected)
+        expected, found = self.reference.apply(ops), self.store.apply(ops)
+        assert len(found) == len(ops), "as many replies as operations"
+        return expected, self._comparable(ops, found), self._comparable(ops, expected)
 
-    def seen(self, ops: Sequence[Op], replies: Sequence[Reply]) -> list[object]:
-        """What can be compared of the replies: all of them if both sides have one clock, else all but the times."""
-        assert len(replies) == len(ops), "as many replies as operations"
-        return [self._comparable(op, reply) for op, reply in zip(ops, replies, strict=True)]
+    def let_go(self) -> None:
+        """Take out of the reference what is expired and what the store has dropped by itself, as any store may."""
+        if not (expired := self.reference.expired()):
+            return
+        for name, reply in zip(expired, self.store.apply([Get(*name) for name in expired]), strict=True):
+            if reply.record is None:
+                self.reference.drop(name)
 
-    def _comparable(self, op: Op, reply: Reply) -> object:
+    def purge(self) -> None:
+        """Purge both sides and compare how many went."""
+        self.let_go()
+        expected, found = self.reference.purge(10_000), self.store.purge(10_000)
+        assert self.clock is None or found == expected, f"{found} purged, not {expected}"
+
+    def _comparable(self, ops: Sequence[Op], replies: Sequence[Reply]) -> list[object]:
+        return [self._of_one(op, reply) for op, reply in zip(ops, replies, strict=True)]
+
+    def _of_one(self, op: Op, reply: Reply) -> object:
         won = None if isinstance(op, Get) else reply.won
         record = reply.record
         if self.clock is None and isinstance(record, Record):
@@ -57,62 +64,54 @@ class History:
             return won, record
         return won, record, *reply[2:]
 
-    def let_go(self) -> None:
-        """Take out of the reference what is expired and what the store has dropped by itself, as any store may."""
-        for namespace, operation in self.reference.expired():
-            if self.store.apply([Get(namespace, operation)])[0].record is None:
-                self.reference.drop((namespace, operation))
 
-    def purge(self) -> None:
-        """Purge both sides and compare how many went."""
-        self.let_go()
-        expected, found = self.reference.purge(10_000), self.store.purge(10_000)
-        assert self.clock is None or found == expected
+@dataclass
+class History:
+    """What is asked in one namespace, and the etags that the reference has seen there."""
 
-    def end(self) -> None:
-        """Compare what is there in the end, and purge what may be purged, for the next history to start with none."""
-        for name in ("a", "b"):
-            self.apply(Get(self.namespace, f"idem_{name}"))
-        if self.clock is not None:
-            self.clock.advance(2)
-            self.purge()
+    namespace: str
+    names: Sequence[str] = ()
+    made: int = 0
+    etags: dict[str, list[bytes]] = field(default_factory=dict)
+
+    def etag(self, name: str, back: int = 1) -> bytes:
+        """The etag that `name` has (1), or had before that (2); one that nothing has, if there is none."""
+        known = self.etags.get(name, [])
+        return known[-back] if len(known) >= back else b"nobody has this!"
+
+    def saw(self, replies: Sequence[Reply]) -> None:
+        """Learn the etags of what was written."""
+        for reply in replies:
+            if reply.won and isinstance(reply.record, Record):
+                self.etags.setdefault(reply.record.key, []).append(reply.record.etag)
 
     def record(self, name: str, state: State, **changes: object) -> Record:
         """The next record of `name`. Its etag follows from the history, so that a history can be repeated."""
-        self.steps += 1
-        etag = hashlib.sha256(f"{self.namespace} {self.steps}".encode()).digest()[:16]
+        self.made += 1
+        etag = hashlib.sha256(f"{self.namespace} {self.made}".encode()).digest()[:16]
         return new_record(name, namespace=self.namespace, state=state, etag=etag, **{"terms": _FOR_EVER, **changes})
 
 
-Step = Callable[[History], None]
-
-
-def _swap_batch(history: History) -> None:
-    failure = Swap(history.record("b", State.FAILED, result=ANSWER), history.etag("b"))
-    history.apply(failure, Insert(history.record("a", State.IN_PROGRESS)))
+Step = Callable[[History], Sequence[Op]]
 
 
 def _put(name: str, state: State, **changes: object) -> Step:
-    return lambda history: history.apply(Insert(history.record(name, state, **changes)))
+    return lambda history: [Insert(history.record(name, state, **changes))]
 
 
 def _move(name: str, state: State, *, back: int = 1, by: str = "", **changes: object) -> Step:
-    return lambda history: history.apply(Swap(history.record(name, state, **changes), history.etag(by or name, back)))
+    return lambda history: [Swap(history.record(name, state, **changes), history.etag(by or name, back))]
 
 
 def _look(name: str) -> Step:
-    return lambda history: history.apply(Get(history.namespace, f"idem_{name}"))
+    return lambda history: [Get(history.namespace, f"idem_{name}")]
 
 
-def _wait(seconds: float) -> Step:
-    def step(history: History) -> None:
-        assert history.clock is not None
-        history.clock.advance(seconds)
-
-    return step
+def _swap_batch(history: History) -> Sequence[Op]:
+    return [*_ASKED["fail b"](history), *_ASKED["insert a"](history)]
 
 
-_PLAIN: dict[str, Step] = {
+_ASKED: dict[str, Step] = {
     "insert a": _put("a", State.IN_PROGRESS),
     "insert b": _put("b", State.IN_PROGRESS),
     "insert a finished": _put("a", State.COMPLETED, result=ANSWER, terms=_SHORT),
@@ -128,16 +127,29 @@ _PLAIN: dict[str, Step] = {
     "get a": _look("a"),
     "get b": _look("b"),
     "fail b and insert a": _swap_batch,
-    "purge": History.purge,
 }
-_TIMED: dict[str, Step] = {"wait 0.6 s": _wait(0.6), "wait 1.2 s": _wait(1.2)}
+_PURGE = "purge"
+_WAITS: dict[str, float] = {"wait 10 min": 600, "wait 20 min": 1_200}
 
 
 def histories(length: int, *, timed: bool) -> Iterator[tuple[str, ...]]:
     """The names of the steps of every history of up to `length` steps."""
-    steps = [*_PLAIN, *(_TIMED if timed else ())]
+    steps = [*_ASKED, _PURGE, *(_WAITS if timed else ())]
     for size in range(1, length + 1):
         yield from itertools.product(steps, repeat=size)
+
+
+def companies(length: int, size: int, *, timed: bool) -> Iterator[Sequence[tuple[str, ...]]]:
+    """The histories in companies of up to `size` that can go on side by side: all of one wait at the same steps.
+
+    Those without a wait come last: they are many, and stay in the store.
+    """
+    alike: dict[tuple[float, ...], list[tuple[str, ...]]] = defaultdict(list)
+    for names in histories(length, timed=timed):
+        alike[tuple(_WAITS.get(name, 0) for name in names)].append(names)
+    for waits in sorted(alike, key=any, reverse=True):
+        for start in range(0, len(alike[waits]), size):
+            yield alike[waits][start : start + size]
 
 
 class HistoryCases:
@@ -145,12 +157,53 @@ class HistoryCases:
 
     def test_all_short_histories(self, store: Store, engine: Engine) -> None:
         """Every sequence of up to three operations on two ids is answered as the reference answers it."""
-        for number, names in enumerate(histories(engine.history_length, timed=engine.clock is not None)):
-            reference = ReferenceStore(engine.clock or VirtualClock())
-            history = History(store, reference, f"history-{number}", engine.clock)
-            try:
-                for name in names:
-                    (_PLAIN.get(name) or _TIMED[name])(history)
-                history.end()
-            except AssertionError as error:
-                raise AssertionError(f"after {' · '.join(names)}: {error}") from error
+        length = engine.history_length if engine.alone_length is None else engine.alone_length
+        for number, names in enumerate(histories(length, timed=engine.clock is not None)):
+            _compare(store, engine, [History(f"history-{number}", names)])
+
+    def test_all_short_histories_at_once(self, store: Store, engine: Engine) -> None:
+        """So is every such sequence in the company of others, each step of theirs in one batch."""
+        store.apply([Get("", "idem_none")])  # what the first call makes is there
+        for number, company in enumerate(companies(engine.history_length, COMPANY, timed=not engine.waits)):
+            _compare(store, engine, [History(f"{number}-{which}", names) for which, names in enumerate(company)])
+
+
+def _compare(store: Store, engine: Engine, members: Sequence[History]) -> None:
+    """Go on with some histories side by side, step by step, and compare what is there in the end."""
+    clock = engine.clock or VirtualClock()
+    twins = Twins(store, ReferenceStore(clock), engine.clock)
+    for step in range(len(members[0].names)):
+        names = [history.names[step] for history in members]
+        if names[0] in _WAITS:
+            _pass(engine, clock, _WAITS[names[0]])
+            continue
+        _ask(twins, members, [_ASKED.get(name) for name in names], upto=step + 1)
+        if _PURGE in names:
+            twins.purge()
+    _ask(twins, members, [_look_at_both] * len(members), upto=None)
+    if engine.clock is not None:  # for the next ones to start with none
+        clock.advance(2_000)
+        twins.purge()
+
+
+def _look_at_both(history: History) -> Sequence[Op]:
+    return [*_ASKED["get a"](history), *_ASKED["get b"](history)]
+
+
+def _pass(engine: Engine, clock: VirtualClock, seconds: float) -> None:
+    engine.advance(seconds)
+    if clock is not engine.clock:
+        clock.advance(seconds)
+
+
+def _ask(twins: Twins, members: Sequence[History], steps: Sequence[Step | None], *, upto: int | None) -> None:
+    """Have each history do its step, all in one batch, and compare the replies to each."""
+    asked = [step(history) if step else () for history, step in zip(members, steps, strict=True)]
+    if not any(asked):
+        return
+    expected, found, wanted = twins.apply([op for ops in asked for op in ops])
+    end = 0
+    for history, ops in zip(members, asked, strict=True):
+        mine, end = slice(end, end + len(ops)), end + len(ops)
+        history.saw(expected[mine])
+        assert found[mine] == wanted[mine], f"after {' · '.join(history.names[:upto])}"

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from notwice.model import Get, Insert, Op, Query, Record, Released, Result, ResultKind, State, Swap
 from notwice.testing.clock import VirtualClock
 from notwice.testing.conformance.engine import Engine
-from notwice.testing.conformance.histories import History
+from notwice.testing.conformance.histories import History, Twins
 from notwice.testing.conformance.records import TERMS
 from notwice.testing.conformance.reference import ReferenceStore
 
@@ -48,23 +48,24 @@ class StoreMachine(RuleBasedStateMachine):
         self.store = engine.open()
         self.engine = engine
         reference = ReferenceStore(engine.clock or VirtualClock())
-        self.history = History(self.store, reference, "machine", engine.clock)
+        self.twins = Twins(self.store, reference, engine.clock)
+        self.history = History("machine")
 
     @rule(name=_NAMES, state=_STATES, changes=_CHANGES)
     def insert(self, name: str, state: State, changes: dict[str, object]) -> None:
         """Insert under a name."""
-        self.history.apply(Insert(self.history.record(name, state, **changes)))
+        self._ask(Insert(self.history.record(name, state, **changes)))
 
     @rule(name=_NAMES, state=_STATES, changes=_CHANGES, back=strategies.sampled_from((1, 1, 1, 2)))
     def swap(self, *, name: str, state: State, changes: dict[str, object], back: int) -> None:
         """Swap by the etag that the name has, or had before."""
-        self.history.apply(self._swap(name, back, self.history.record(name, state, **changes)))
+        self._ask(self._swap(name, back, self.history.record(name, state, **changes)))
 
     @rule(names=strategies.permutations("abc"), state=_STATES, changes=_CHANGES)
     def batch(self, names: list[str], state: State, changes: dict[str, object]) -> None:
         """Insert, swap and get in one batch."""
         first, second, third = names
-        self.history.apply(
+        self._ask(
             Insert(self.history.record(first, state, **changes)),
             self._swap(second, 1, self.history.record(second, state, **changes)),
             Get(self.history.namespace, f"idem_{third}"),
@@ -73,12 +74,12 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(name=_NAMES)
     def get(self, name: str) -> None:
         """Get."""
-        self.history.apply(Get(self.history.namespace, f"idem_{name}"))
+        self._ask(Get(self.history.namespace, f"idem_{name}"))
 
     @rule()
     def purge(self) -> None:
         """Purge all that is expired."""
-        self.history.purge()
+        self.twins.purge()
 
     @rule(seconds=strategies.sampled_from((0.001, 1, 2, 4_000)))
     def wait(self, seconds: float) -> None:
@@ -94,15 +95,20 @@ class StoreMachine(RuleBasedStateMachine):
         """Compare what a scan gives."""
         if self.engine.clock is None:
             return
-        self.history.let_go()
+        self.twins.let_go()
         query = Query(namespace=self.history.namespace, unresolved=unresolved, states=states)
-        assert self.store.scan(query).items == self.history.reference.scan(query).items
+        assert self.store.scan(query).items == self.twins.reference.scan(query).items
 
     def teardown(self) -> None:
         """Close the store."""
         if hasattr(self, "store"):
             self.store.close()
             self.resources.__exit__(None, None, None)
+
+    def _ask(self, *ops: Op) -> None:
+        expected, found, wanted = self.twins.apply(ops)
+        self.history.saw(expected)
+        assert found == wanted
 
     def _swap(self, name: str, back: int, record: Record) -> Op:
         return Swap(record, self.history.etag(name, back))
