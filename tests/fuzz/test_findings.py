@@ -23,8 +23,7 @@ from notwice.stores.redis import rows
 from notwice.stores.urls import parsed
 from tests.fuzz.stored import NAME, RECORD
 
-
-FORGED = ('[Infinity, "n", "i"]', '[1e999, "n", "i"]', '["5", "n", "i"]', '[12345678901234567890, "n", "i"]', "[" * 9999)
+FORGED = (
     '[Infinity, "n", "i"]',
     '[1e999, "n", "i"]',
     '["5", "n", "i"]',
