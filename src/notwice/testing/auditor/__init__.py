@@ -194,8 +194,9 @@ class _Judge:
                 call.only_writer = False
         writer = self._calls.get(event.call)
         state = event.kept.state if event.kept is not None else None
-        if writer is not None and state is State.IN_PROGRESS:
+        if writer is not None:
             writer.sign_ns = max(writer.sign_ns, event.at_ns)
+        if writer is not None and state is State.IN_PROGRESS:
             writer.home = writer.home or line.life
         if event.kept is not None and state in FINISHED:
             line.life.stored_end = event.kept.terms
@@ -240,7 +241,6 @@ def _produced(line: Line, call: Call, event: Produced) -> None:
         _undo(call)
     if event.answer is None or not event.final:
         call.gave_up = True
-        call.sign_ns = max(call.sign_ns, event.at_ns)
     if event.answer is not None:
         life = call.life or line.life
         life.sources.append(Source(event.answer, call.asked.request, event.final, event))
@@ -261,7 +261,6 @@ def _move(line: Line, call: Call, event: MoveAsked) -> None:
             pass
     if event.move in {Move.ABANDON, Move.SUSPEND}:
         call.gave_up = True
-        call.sign_ns = max(call.sign_ns, event.at_ns)
 
 
 def _undo(call: Call) -> None:

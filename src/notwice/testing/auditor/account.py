@@ -131,6 +131,7 @@ class Life:
     replayed: tuple[Source, Event] | None = None
     mark: OperatorMoved | None = None
     base_attempt: int = 1
+    late: int = 0
     stored_end: Terms | None = None
 
     @property

@@ -184,6 +184,7 @@ def happened(line: Line, effect: Effect, call: Call) -> list[Violation]:
     life = call.life or line.life
     others = [(each, by) for each, by in life.applied if each.step == effect.step and by.guarded]
     life.effects.append((effect, call))
+    life.late += effect.applied and _came_late(effect, call, line.stored(life))
     call.touched = call.touched or effect.applied or bool(effect.downstream_key)
     if not effect.applied or not call.guarded:
         return []
@@ -204,7 +205,7 @@ def _why_double(line: Line, effect: Effect, call: Call, *, others: list[tuple[Ef
     stored = line.stored(life)
     if stored.atomic or stored.recovery is RecoveryKind.RERUN:
         return "another downstream key was used" if _other_downstream_key(effect, call, others) else ""
-    allowed = 1 + len(life.releases) + sum(_came_late(each, by, stored) for each, by in [*others, (effect, call)])
+    allowed = 1 + len(life.releases) + life.late
     return f"the policy is {stored.recovery}, and this is number {len(others) + 1}" if len(others) >= allowed else ""
 
 

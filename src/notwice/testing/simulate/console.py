@@ -36,7 +36,8 @@ class Console:
     def move(self, order: Order) -> None:
         """Resolve or release the operation, if it is there and not running."""
         self._moves += 1
-        self._process.at(self._world.now, lambda: self._process.task(self._move(order, f"operator-{self._moves}")))
+        who = f"operator-{self._moves}"
+        self._process.at(self._world.now, lambda: self._process.task(self._move(order, who)))
 
     def purge(self) -> None:
         """Drop what has expired."""

@@ -17,6 +17,8 @@ _COUNTS: Final = Table((0, 3), (1, 4), (2, 3), (4, 1))
 _TIMES_S: Final = Table(
     (1.0, 2), (0.002, 3), (0.0005, 2), (3.0, 2), (LEASE_S, 1), (LEASE_S + 1, 2), (25.0, 2), (39.0, 1)
 )
+_WRITES: Final = Table((0, 2), (1, 3), (2, 2), (3, 1), (5, 1))
+"""After how many writes the time counts: what is aimed at a write hits more often than what comes at any time."""
 _OUTAGES_S: Final = Table((0.5, 3), (3.0, 2), (LEASE_S + 2, 2))
 _STEPS_MS: Final = Table((-120_000, 2), (120_000, 2), (3_540_000, 1), (-3_540_000, 1), (5_400_000, 1))
 
@@ -25,8 +27,13 @@ def disturb(payments: Payments) -> None:
     """Plan what is going to be broken in this run, and when."""
     choices = payments.world.choices
     for _ in range(choices.of(_COUNTS)):
-        disturbance = choices.of(_KINDS)
-        payments.world.after(choices.of(_TIMES_S), None, partial(disturbance, payments))
+        disturbance, delay = partial(choices.of(_KINDS), payments), choices.of(_TIMES_S)
+        writes = choices.of(_WRITES)
+        later = partial(payments.world.after, delay, None, disturbance)
+        if writes:
+            payments.world.server.after_writes(writes, later)
+        else:
+            later()
 
 
 def _move(payments: Payments) -> None:

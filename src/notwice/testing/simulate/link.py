@@ -222,9 +222,12 @@ def stall(process: Process) -> None:
     """Let a process stand still, perhaps for longer than its leases last."""
     world = process.world
     seconds = world.choices.of(STALLS_S)
-    process.note(Disturbed(at_ns=world.now_ns, kind=Disturbance.PAUSED, process=process.name, detail=f"{seconds} s"))
+    if process.paused_until_us <= world.now_us:
+        process.note(
+            Disturbed(at_ns=world.now_ns, kind=Disturbance.PAUSED, process=process.name, detail=f"{seconds} s")
+        )
+        process.at(world.now, partial(_resume, process))
     process.pause(seconds)
-    world.at_us(process.paused_until_us, process, partial(_resume, process))
 
 
 def _resume(process: Process) -> None:

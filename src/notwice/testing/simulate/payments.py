@@ -19,7 +19,7 @@ from notwice.testing.simulate.provider import Provider
 from notwice.testing.simulate.recorder import Recorder
 from notwice.testing.simulate.visit import Plan, Visit
 from notwice.testing.simulate.weather import LEASE_S
-from notwice.testing.simulate.world import World
+from notwice.testing.simulate.world import MICROSECONDS, World
 
 _PROGRAMS: Final = Table((1, 2), (2, 4), (3, 2))
 _FACES: Final[Table[Callable[[Process], Face]]] = Table((TaskFace, 3), (ThreadFace, 1))
@@ -28,7 +28,9 @@ _CLIENTS: Final = Table((2, 3), (3, 4), (4, 3), (6, 1))
 _TRIES: Final = Table((1, 2), (2, 4), (3, 3), (5, 1))
 _STARTS_S: Final = Table((0.0, 6), (0.0004, 3), (0.002, 3), (0.5, 3), (2.0, 3), (LEASE_S, 2), (25.0, 1))
 _PATIENCE_S: Final = Table((4.0, 4), (0.05, 1), (1.0, 2), (LEASE_S + 3, 3))
-_RETRIES_S: Final = Table((1.0, 5), (0.002, 3), (0.1, 2), (LEASE_S + 0.5, 4), (2 * LEASE_S, 1))
+_RETRIES_S: Final = Table((1.0, 5), (0.002, 3), (0.1, 2), (LEASE_S + 0.5, 4), (2 * LEASE_S, 1), (0.0, 4))
+"""How long a client waits before it calls again; 0: until the last write is just about to be a lease old."""
+_EDGES_S: Final = Table((0.0, 3), (-0.001, 3), (-0.0015, 2), (-0.0021, 1))
 _OTHER_REQUEST: Final = Table((False, 9), (True, 1))
 SETTLED: Final = frozenset({Outcome.DONE, Outcome.REPLAY, Outcome.MISMATCH})
 
@@ -108,6 +110,11 @@ class Payments:
         if cancel is not None and plan.cancelled_after is not None:
             process.at(self.world.now + plan.cancelled_after, cancel)
 
+    def until_edge(self) -> float:
+        """How long it is until the last write will be a lease old, or nearly so."""
+        edge = self.world.server.written_us / MICROSECONDS + LEASE_S + self.world.choices.of(_EDGES_S)
+        return max(0.001, edge - self.world.now)
+
     def calm(self) -> None:
         """End all faults, and have every order asked for until it is settled."""
         self.world.events.append(Calm(at_ns=self.world.now_ns))
@@ -145,7 +152,7 @@ class _Attempt:
 
     def _answered(self) -> None:
         if not self._over and self._visit.recorder.outcome not in SETTLED:
-            self.again(self._payments.world.choices.of(_RETRIES_S))
+            self.again(self._payments.world.choices.of(_RETRIES_S) or self._payments.until_edge())
         self._over = True
 
     def again(self, seconds: float) -> None:

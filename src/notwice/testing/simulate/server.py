@@ -52,10 +52,18 @@ class Server:
         self.store: Final = store
         self.weather: Final = weather
         self.down = False
+        self.writes = 0
+        self.written_us = 0
+        """How many writes took effect, and when the last one did."""
+        self._awaited: list[tuple[int, Callable[[], None]]] = []
         self.operators: Final[dict[str, OperatorMoved]] = {}
         """What operators are about to do, by the names of their calls."""
         if isinstance(store, KeptStore):
             store.on_drop = self._dropped
+
+    def after_writes(self, count: int, function: Callable[[], None]) -> None:
+        """Have `function` called once `count` more writes have taken effect."""
+        self._awaited.append((self.writes + count, function))
 
     def apply(self, ops: Sequence[Op], call: str = "") -> Sequence[Reply]:
         """Carry out a batch that arrived."""
@@ -98,6 +106,11 @@ class Server:
         record = reply.record
         if not isinstance(record, Record):
             return
+        self.writes += 1
+        self.written_us = self.world.now_us
+        for awaited in [each for each in self._awaited if each[0] <= self.writes]:
+            self._awaited.remove(awaited)
+            awaited[1]()
         moved = self.operators.pop(call, None)
         if moved is not None:
             self._note(replace(moved, at_ns=self.world.now_ns))

@@ -46,14 +46,15 @@ def _table(fine: int, *kinds: tuple[tuple[Fate, int], ...]) -> Table[Fate]:
 
 MIXES: Final = (
     CALM,
+    _table(240, _LOSSES),
     _table(60, _LOSSES),
-    _table(60, _CRASHES),
+    _table(90, _CRASHES),
     _table(60, _STALLS),
-    _table(90, _LOSSES, _CRASHES),
-    _table(90, _LOSSES, _STALLS),
-    _table(60, _CRASHES, _STALLS),
-    _table(100, _LOSSES, _CRASHES, _STALLS),
-    _table(20, _LOSSES, _CRASHES, _STALLS),
+    _table(240, _LOSSES, _CRASHES),
+    _table(240, _LOSSES, _STALLS),
+    _table(120, _CRASHES, _STALLS),
+    _table(360, _LOSSES, _CRASHES, _STALLS),
+    _table(60, _LOSSES, _CRASHES, _STALLS),
 )
 """The faults of trips that a run may draw."""
 
