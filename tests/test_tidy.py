@@ -21,14 +21,14 @@ from tests.sources import ROOT, Function, Source, package_sources, sources_of_te
 VALUES = {"problems", "model", "errors"}
 PURE_PARTS = VALUES | {"policy", "identity", "fingerprint", "plain", "canonical", "canonical_json", "codec", "results"}
 RULES = PURE_PARTS | {"core", "flows"}
-LOOPS = RULES | {"observe", "backlog", "redaction", "privacy", "waiting", "limits", "heart", "runtime", "stores.port"}
+LOOPS = RULES | {"observe", "recovery", "backlog", "redaction", "privacy", "waiting", "limits", "heart", "runtime"}
+LOOPS |= {"stores.port"}
 FACES = LOOPS | {
     "steps",
     "operation_base",
     "operation",
     "decorate",
     "guard_base",
-    "recovery",
     "guard",
     "async_guard",
     "stores",
@@ -63,7 +63,7 @@ LAYERS: dict[str, set[str]] = {
     "operation_base": LOOPS | {"steps"},
     "operation": LOOPS | {"steps", "operation_base", "decorate"},
     "guard_base": LOOPS | {"steps", "operation_base", "decorate"},
-    "recovery": FACES - {"guard", "async_guard"},
+    "recovery": RULES,
     "guard": FACES - {"async_guard"},
     "async_guard": FACES - {"guard"},
     "stores": VALUES | {"codec"},

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
 from inspect import iscoroutinefunction
-from typing import Any, Final, ParamSpec, Self, TypeVar, cast
+from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from notwice import core, flows
 from notwice.backlog import PAGE_MAX
 from notwice.core import Ask
 from notwice.decorate import Target, computed, isawaitable, refuse_lazy
-from notwice.errors import EncodingError, NotwiceError, OwnershipLost, StoreUnavailable
+from notwice.errors import (
+    ContentionError,
+    EncodingError,
+    NotwiceError,
+    OwnershipLost,
+    StoreUnavailable,
+    UnsupportedRecord,
+)
 from notwice.flows import NO_ORPHANS, OperatorChange, Ownership, Sent
 from notwice.guard_base import (
     ABSENT,
@@ -45,6 +53,7 @@ from notwice.observe import Observer
 from notwice.operation import AsyncOperation
 from notwice.policy import Applied, Duration, Policy, milliseconds, seconds
 from notwice.privacy import Privacy
+from notwice.recovery import Handlers, Round, Work, round_of
 from notwice.results import decode_result
 from notwice.runtime import Runtime, drive_async, drive_within_async, joined_async
 from notwice.stores import open_async_store
@@ -65,7 +74,7 @@ class AsyncGuard(GuardBase):
     what the store keeps: an operation that was begun is found again as unresolved, and its stored policy applies.
     """
 
-    _asynchronous: Final = True
+    _asynchronous = True
 
     def __init__(
         self,
@@ -256,6 +265,35 @@ class AsyncGuard(GuardBase):
                 return
             query = query._replace(cursor=page.cursor)
 
+    async def recover(
+        self,
+        handlers: Mapping[str, Callable[..., Any]] | None = None,
+        *,
+        policy: Policy | None = None,
+        all_namespaces: bool = False,
+        stopping: Callable[[], bool] | None = None,
+    ) -> Round:
+        """Finish what is unresolved and may run again, or be asked about, by the policies that were stored: one round.
+
+        `handlers` is which function finishes which scope, as `recovers` registers them; ``None``: those registered.
+        Each operation is claimed as by any other caller, so that of many workers one gets it, and is run from its
+        recovery point. One whose handler raises is left for a later round, after a pause that grows; beyond
+        ``attempts_max`` or ``rerun_within`` it is held. What an operator has released waits for its next retry.
+
+        `stopping` is asked before each operation. What a handler raises is told to the observer, not raised. Raises
+        `StoreUnavailable` if the store does not answer: a later round goes on. If the process is killed meanwhile, what
+        was under way lapses, and is found again.
+        """
+        policy = self._policy_of(policy)
+        registered = self._runtime.handlers if handlers is None else Handlers(handlers)
+        counts: Counter[str] = Counter()
+        async for view in self.operations(unresolved=True, all_namespaces=all_namespaces):
+            if stopping is not None and stopping():
+                break
+            work = self._judged(view, registered, policy)
+            counts[work if isinstance(work, str) else await self._redo(work)] += 1
+        return round_of(counts)
+
     async def resolve(
         self,
         view: RecordView,
@@ -343,8 +381,16 @@ class AsyncGuard(GuardBase):
             query = query._replace(cursor=page.cursor)
 
     async def _claim(self, ask: Ask, policy: Policy) -> AsyncOperation | Replay | InProgress | Unresolved | Mismatch:
+        outcome = await self._claim_if_there(ask, policy)
+        assert outcome is not None  # this ask creates what is not there
+        return outcome
+
+    async def _claim_if_there(
+        self, ask: Ask, policy: Policy
+    ) -> AsyncOperation | Replay | InProgress | Unresolved | Mismatch | None:
         sent: Sent = {}
-        flow = flows.begin(ask, sent, orphans=self._runtime.unanswered, new_etag=self._runtime.new_etag)
+        orphans = self._runtime.unanswered if ask.creates else NO_ORPHANS
+        flow = flows.begin(ask, sent, orphans=orphans, new_etag=self._runtime.new_etag)
         try:
             outcome = await drive_async(flow, self._runtime, policy.store_timeout_seconds)
         except BaseException as error:
@@ -367,6 +413,7 @@ class AsyncGuard(GuardBase):
         store = await joined_async(self._store, transaction)
         flow = flows.begin(held_open(ask), {}, orphans=NO_ORPHANS, new_etag=self._runtime.new_etag)
         outcome = await drive_within_async(flow, store)
+        assert outcome is not None  # as for a claim on the store itself
         return (
             AsyncOperation(self._runtime, outcome, policy, within=store) if isinstance(outcome, Ownership) else outcome
         )
@@ -422,6 +469,26 @@ class AsyncGuard(GuardBase):
             with contextlib.suppress(NotwiceError):  # it is over, or its last move is repeated behind the caller
                 await operation._put_back("reconcile was interrupted")
             raise
+
+    async def _redo(self, work: Work) -> str:
+        """Claim one operation and have it finished; gives by which name of a `Round` it counts."""
+        try:
+            outcome = await self._claim_if_there(work.ask, work.policy)
+        except (ContentionError, UnsupportedRecord):
+            return "elsewhere"
+        if not isinstance(outcome, AsyncOperation):
+            return self._settled_by_asking(outcome, work)
+        try:
+            async with outcome as operation:
+                found: Any = work.function(operation, **work.values)
+                if isawaitable(found):
+                    found = await found
+                value = computed(found)
+                if not operation.ended:
+                    await self._finish(operation, value, work.policy)
+        except Exception as error:  # noqa: BLE001 - a handler may raise anything, and other operations wait
+            self._runtime.tell("recovery_failed", outcome.view.record, detail=type(error).__name__, value=error)
+        return "finished" if outcome.finishing else "failed"
 
     async def _finish(self, operation: AsyncOperation, value: object, policy: Policy) -> Done:
         try:

@@ -74,6 +74,7 @@ PAUSE_MAX_MS: Final = 300_000  # re-runs come after 0, 2, 4, 8 ... 256, 300 seco
 RECONCILE_PAUSE_MS: Final = 30_000  # an unknown outcome is not asked for again before
 ERROR_CHARACTERS_MAX: Final = 500
 AUDIT_NOTES_MAX: Final = 50
+REQUEST_BYTES_MAX: Final = 2**18  # each write carries it, and the smallest engine keeps 400 KB in a record
 PROGRESS_POINTS_MAX: Final = 1_000  # each write carries them all: n steps write n * n / 2 results
 PROGRESS_BYTES_MAX: Final = 2**20  # so a thousand steps of a kilobyte write 500 MB in all, and one more is refused
 
@@ -86,7 +87,9 @@ NEXT: Final[Mapping[State, frozenset[State]]] = {
 """Which state may follow which, by a swap on the same record. A replacement begins a new record."""
 
 _DEFAULTS: Final = tuple(Record._field_defaults.values())
-_STATE, _ETAG, _RESULT, _ERROR, _SILENT = map(Record._fields.index, ("state", "etag", "result", "error", "silent_ms"))
+_STATE, _ETAG, _RESULT, _ERROR, _SILENT, _REQUEST = map(
+    Record._fields.index, ("state", "etag", "result", "error", "silent_ms", "request")
+)
 _STRICTNESS: Final = {RecoveryKind.HOLD: 0, RecoveryKind.RECONCILE: 1, RecoveryKind.RERUN: 2}
 
 
@@ -94,7 +97,8 @@ class Ask(NamedTuple):
     """What one begin wants; the same through all its tries.
 
     ``by_recipe`` makes the request's fingerprint by an older recipe, or gives ``None`` where it doesn't know it.
-    ``can_ask`` says whether this caller has a function for `reconcile`.
+    ``can_ask`` says whether this caller has a function for `reconcile`, ``request`` is what a new record keeps of the
+    request, and ``creates`` is whether there may be a new record: a worker takes over, and begins nothing.
     """
 
     namespace: str
@@ -105,6 +109,8 @@ class Ask(NamedTuple):
     by_recipe: Callable[[str], Fingerprint | None] | None
     terms: Terms
     can_ask: bool
+    request: bytes | None = None
+    creates: bool = True
 
 
 make_ask = maker(Ask)
@@ -296,9 +302,10 @@ def _whole_seconds(duration_ms: int) -> int:
 
 def fresh(ask: Ask, etag: bytes) -> Record:
     """A new record (rules 1 and 3). The store stamps the time of its creation."""
-    return make_record(
+    record = make_record(
         (ask.namespace, ask.id, ask.scope, ask.key, IN_PROGRESS, etag, ask.fingerprint, ask.terms, *_DEFAULTS)
     )
+    return record if ask.request is None else record._replace(request=ask.request)
 
 
 def reclaimed(ask: Ask, decision: Reclaim, etag: bytes) -> Record:
@@ -371,9 +378,10 @@ def too_full(progress: tuple[tuple[str, bytes], ...]) -> bool:
 
 
 def finished(record: Record, etag: bytes, *, state: State, result: Result) -> Record:
-    """The record with its final answer."""
+    """The record with its final answer. A stored request has served its purpose, and goes."""
     fields: list[Any] = [*record]
     fields[_STATE], fields[_ETAG], fields[_RESULT], fields[_ERROR], fields[_SILENT] = state, etag, result, "", None
+    fields[_REQUEST] = None
     return make_record(fields)
 
 
@@ -421,7 +429,7 @@ def abandoned(record: Record, etag: bytes, *, claim: Claim, touched: bool) -> Re
     ``accepted``, and to an operator's mark if nothing was begun since.
     """
     if claim.created and not touched:
-        return record._replace(etag=etag, state=State.ACCEPTED, released=Released.AS_NEW, pause_ms=0)
+        return record._replace(etag=etag, state=State.ACCEPTED, released=Released.AS_NEW, pause_ms=0, request=None)
     mark = Released.NO if claim.prior is None or touched else claim.prior.released
     return suspended(record, etag, error="abandoned", answer=None)._replace(released=mark)
 
@@ -446,7 +454,7 @@ def adopted(ask: Ask, record: Record, etag: bytes, *, claim: Claim) -> Record:
 def resolved(view: RecordView, etag: bytes, *, state: State, result: Result, who: str, why: str) -> Record:
     """The record as a person found its outcome to be."""
     return _noted(view, Note(who, view.now_ms, f"resolved as {state}", why))._replace(
-        etag=etag, state=state, result=result, released=Released.NO, pause_ms=0, silent_ms=None
+        etag=etag, state=state, result=result, released=Released.NO, pause_ms=0, silent_ms=None, request=None
     )
 
 

@@ -120,26 +120,26 @@ class Ownership:
 
 def begin(
     ask: Ask, sent: Sent, *, orphans: Orphans, new_etag: NewEtag
-) -> Generator[Op, Reply, Ownership | Replay | InProgress | Unresolved | Mismatch]:
-    """Claim the operation, or say why not.
+) -> Generator[Op, Reply, Ownership | Replay | InProgress | Unresolved | Mismatch | None]:
+    """Claim the operation, or say why not; ``None``: nothing that counts is there, and the ask creates nothing.
 
     `sent` holds every claim that was sent and that nobody confirmed or refused: whoever drives this puts what is left
     of it on the process's list.
     Raises `StoreUnavailable`, `ContentionError`, `UnsupportedRecord`; then nothing may run.
     """
-    op: Insert | Swap = make_insert((core.fresh(ask, new_etag()),))
+    op: Insert | Swap | Get = make_insert((core.fresh(ask, new_etag()),)) if ask.creates else Get(ask.namespace, ask.id)
     claim = CREATED
     failures = reads = 0
     while reads < core.READS_MAX:
-        sent[op.record.etag] = claim
+        if not isinstance(op, Get):
+            sent[op.record.etag] = claim
         try:
             reply = yield op
         except StoreUnavailable:
             failures += 1
             if failures == core.SENDS_MAX:
                 raise
-            if isinstance(op, Insert):  # an insert is never sent twice under one etag; an identical swap may be
-                op = Insert(op.record._replace(etag=new_etag()))
+            op = _again(op, new_etag)
             continue
         reads += 1
         decision = core.settle(ask, reply, sent, orphaned=orphans.of(ask.namespace, ask.id))
@@ -149,6 +149,8 @@ def begin(
             return Ownership(decision.record, _confirmed(decision.record, op, sent))
         _answered(op, reply, sent)
         match decision:
+            case core.Replace() if not ask.creates:
+                return None
             case core.Replace(prior):
                 record, claim = core.fresh(ask, new_etag()), CREATED
                 op = Swap(record, prior.etag) if prior else Insert(record)
@@ -167,6 +169,11 @@ def begin(
     raise ContentionError(message)
 
 
+def _again(op: Insert | Swap | Get, new_etag: NewEtag) -> Insert | Swap | Get:
+    """The same once more. An insert is never sent twice under one etag; an identical swap may be."""
+    return Insert(op.record._replace(etag=new_etag())) if isinstance(op, Insert) else op
+
+
 def _adopting(decision: core.Adopt, ask: Ask, reply: Reply, *, sent: Sent, orphans: Orphans) -> core.Decision:
     """Take an orphaned etag off the process's list; who comes too late decides again."""
     claim = orphans.take(ask.namespace, ask.id, decision.record.etag)
@@ -176,20 +183,23 @@ def _adopting(decision: core.Adopt, ask: Ask, reply: Reply, *, sent: Sent, orpha
     return decision
 
 
-def _answered(op: Insert | Swap, reply: Reply, sent: Sent) -> None:
+def _answered(op: Insert | Swap | Get, reply: Reply, sent: Sent) -> None:
     """Forget what the reply to `op` settles: a refused write, and whatever a carried-out one has replaced."""
+    if isinstance(op, Get):
+        return
     sent.pop(op.record.etag, None)
     if reply.won and isinstance(op, Swap):
         sent.pop(op.expected_etag, None)
 
 
-def _confirmed(record: Record, op: Insert | Swap, sent: Sent) -> Claim:
+def _confirmed(record: Record, op: Insert | Swap | Get, sent: Sent) -> Claim:
     """Take the claim that was carried out from `sent`, and what its record rules out.
 
     What is left may still be carried out once this operation is over and gone, so it goes on the process's list.
     """
     claim = sent.pop(record.etag)
-    sent.pop(op.record.etag, None)
+    if not isinstance(op, Get):
+        sent.pop(op.record.etag, None)
     if isinstance(op, Swap):
         sent.pop(op.expected_etag, None)
     return claim

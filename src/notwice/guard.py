@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, ParamSpec, Self, TypeVar, cast
+from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from notwice import core, flows
 from notwice.backlog import PAGE_MAX
 from notwice.core import Ask
 from notwice.decorate import Target, computed, refuse_lazy
-from notwice.errors import EncodingError, NotwiceError, OwnershipLost, StoreUnavailable
+from notwice.errors import (
+    ContentionError,
+    EncodingError,
+    NotwiceError,
+    OwnershipLost,
+    StoreUnavailable,
+    UnsupportedRecord,
+)
 from notwice.flows import NO_ORPHANS, OperatorChange, Ownership, Sent
 from notwice.guard_base import (
     ABSENT,
@@ -44,6 +52,7 @@ from notwice.observe import Observer
 from notwice.operation import Operation
 from notwice.policy import Applied, Duration, Policy, milliseconds, seconds
 from notwice.privacy import Privacy
+from notwice.recovery import Handlers, Round, Work, round_of
 from notwice.results import decode_result
 from notwice.runtime import Runtime, drive, drive_within, joined
 from notwice.stores import open_store
@@ -63,7 +72,7 @@ class Guard(GuardBase):
     what the store keeps: an operation that was begun is found again as unresolved, and its stored policy applies.
     """
 
-    _asynchronous: Final = False
+    _asynchronous = False
 
     def __init__(
         self,
@@ -248,6 +257,35 @@ class Guard(GuardBase):
                 return
             query = query._replace(cursor=page.cursor)
 
+    def recover(
+        self,
+        handlers: Mapping[str, Callable[..., Any]] | None = None,
+        *,
+        policy: Policy | None = None,
+        all_namespaces: bool = False,
+        stopping: Callable[[], bool] | None = None,
+    ) -> Round:
+        """Finish what is unresolved and may run again, or be asked about, by the policies that were stored: one round.
+
+        `handlers` is which function finishes which scope, as `recovers` registers them; ``None``: those registered.
+        Each operation is claimed as by any other caller, so that of many workers one gets it, and is run from its
+        recovery point. One whose handler raises is left for a later round, after a pause that grows; beyond
+        ``attempts_max`` or ``rerun_within`` it is held. What an operator has released waits for its next retry.
+
+        `stopping` is asked before each operation. What a handler raises is told to the observer, not raised. Raises
+        `StoreUnavailable` if the store does not answer: a later round goes on. If the process is killed meanwhile, what
+        was under way lapses, and is found again.
+        """
+        policy = self._policy_of(policy)
+        registered = self._runtime.handlers if handlers is None else Handlers(handlers)
+        counts: Counter[str] = Counter()
+        for view in self.operations(unresolved=True, all_namespaces=all_namespaces):
+            if stopping is not None and stopping():
+                break
+            work = self._judged(view, registered, policy)
+            counts[work if isinstance(work, str) else self._redo(work)] += 1
+        return round_of(counts)
+
     def resolve(
         self,
         view: RecordView,
@@ -335,8 +373,16 @@ class Guard(GuardBase):
             query = query._replace(cursor=page.cursor)
 
     def _claim(self, ask: Ask, policy: Policy) -> Operation | Replay | InProgress | Unresolved | Mismatch:
+        outcome = self._claim_if_there(ask, policy)
+        assert outcome is not None  # this ask creates what is not there
+        return outcome
+
+    def _claim_if_there(
+        self, ask: Ask, policy: Policy
+    ) -> Operation | Replay | InProgress | Unresolved | Mismatch | None:
         sent: Sent = {}
-        flow = flows.begin(ask, sent, orphans=self._runtime.unanswered, new_etag=self._runtime.new_etag)
+        orphans = self._runtime.unanswered if ask.creates else NO_ORPHANS
+        flow = flows.begin(ask, sent, orphans=orphans, new_etag=self._runtime.new_etag)
         try:
             outcome = drive(flow, self._runtime, policy.store_timeout_seconds)
         except BaseException as error:
@@ -359,6 +405,7 @@ class Guard(GuardBase):
         store = joined(self._store, transaction)
         flow = flows.begin(held_open(ask), {}, orphans=NO_ORPHANS, new_etag=self._runtime.new_etag)
         outcome = drive_within(flow, store)
+        assert outcome is not None  # as for a claim on the store itself
         return Operation(self._runtime, outcome, policy, within=store) if isinstance(outcome, Ownership) else outcome
 
     def _wait(
@@ -410,6 +457,24 @@ class Guard(GuardBase):
             with contextlib.suppress(NotwiceError):  # it is over, or its last move is repeated behind the caller
                 operation._put_back("reconcile was interrupted")
             raise
+
+    def _redo(self, work: Work) -> str:
+        """Claim one operation and have it finished; gives by which name of a `Round` it counts."""
+        try:
+            outcome = self._claim_if_there(work.ask, work.policy)
+        except (ContentionError, UnsupportedRecord):
+            return "elsewhere"
+        if not isinstance(outcome, Operation):
+            return self._settled_by_asking(outcome, work)
+        try:
+            with outcome as operation:
+                found: Any = work.function(operation, **work.values)
+                value = computed(found)
+                if not operation.ended:
+                    self._finish(operation, value, work.policy)
+        except Exception as error:  # noqa: BLE001 - a handler may raise anything, and other operations wait
+            self._runtime.tell("recovery_failed", outcome.view.record, detail=type(error).__name__, value=error)
+        return "finished" if outcome.finishing else "failed"
 
     def _finish(self, operation: Operation, value: object, policy: Policy) -> Done:
         try:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol, Self, cast
+from typing import Any, ClassVar, Final, NamedTuple, Protocol, Self, TypeVar, cast
 
 from notwice import core, identity
-from notwice.codec import closed_reason
+from notwice.codec import closed_reason, encode_value
 from notwice.core import Ask, make_ask
+from notwice.decorate import refuse_lazy
 from notwice.errors import (
+    EncodingError,
     OperationInProgress,
     OperationUnresolved,
     RecordedFailure,
@@ -37,8 +40,11 @@ from notwice.model import (
 )
 from notwice.operation_base import OperationBase
 from notwice.policy import NOT_APPLIED, UNKNOWN, Applied, Policy
+from notwice.recovery import Handlers, Work
 from notwice.results import result_of, text_of
 from notwice.runtime import Runtime
+
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 Scope = str | tuple[object, ...]
 Key = str | tuple[object, ...]
@@ -90,6 +96,8 @@ _EVENTS: Final[Mapping[type, str]] = {
 class GuardBase:
     """Settings and the shared runtime; the two faces add the waiting."""
 
+    _asynchronous: ClassVar[bool]
+
     def __init__(self, runtime: Runtime, policy: Policy, namespace: str) -> None:
         self._runtime = runtime
         self._policy = _checked(policy)
@@ -100,11 +108,34 @@ class GuardBase:
         """The namespace that this guard is bound to."""
         return self._namespace
 
+    @property
+    def has_handlers(self) -> bool:
+        """Whether anything is registered by `recovers`."""
+        return bool(self._runtime.handlers)
+
     def within(self, namespace: str) -> Self:
         """The same guard, bound to `namespace`. It shares the store, and is closed with it."""
         bound = object.__new__(type(self))
         GuardBase.__init__(bound, self._runtime, self._policy, namespace)
         return bound
+
+    def recovers(self, scope: str, *, policy: Policy | None = None) -> Callable[[_F], _F]:
+        """Register what finishes the operations of a scope for `recover`: ``@guard.recovers("refund:{order_id}")``.
+
+        `scope` is a scope as it is, or a template with plain names. The function is called with the operation and, by
+        their names, with the texts that the template's fields stand for; what it returns completes the operation,
+        unless it has ended that itself. Of `policy` (by default the guard's) count the lease and the function of
+        `reconcile`: whether an operation may run again says the policy that was stored with it.
+
+        Raises `ValueError` for a malformed template or one that has a handler, `TypeError` for what can't be called.
+        """
+
+        def register(function: _F) -> _F:
+            refuse_lazy(function, asynchronous=self._asynchronous)
+            self._runtime.handlers.add(scope, function, policy)
+            return function
+
+        return register
 
     # -- before
 
@@ -140,12 +171,37 @@ class GuardBase:
                 by_recipe,
                 policy.terms,
                 policy.recovery.function is not None,
+                _storable(request) if policy.store_request and request is not ABSENT else None,
+                True,
             )
         )
 
     def _place(self, scope: Scope, key: Key, namespace: str | None) -> tuple[str, str]:
         identifier = identity.operation_id(identity.join_scope(scope), identity.check_key(key))
         return self._namespace if namespace is None else identity.check_namespace(namespace), identifier
+
+    def _judged(self, view: RecordView | Unreadable, handlers: Handlers, policy: Policy) -> Work | str:
+        """The work that an unresolved operation is, or by which name of a `Round` it counts."""
+        if isinstance(view, Unreadable):
+            return "unreadable"
+        record, found = view.record, handlers.find(view.record.scope)
+        if found is None:
+            return "held" if core.held(view) else "unhandled"
+        handler, values = found
+        policy = replace(handler.policy or policy, store_failure="refuse")  # nothing runs without its record
+        terms = record.terms._replace(lease_ms=policy.terms.lease_ms)
+        can_ask = policy.recovery.function is not None
+        ask = Ask(record.namespace, record.id, record.scope, record.key, None, None, terms, can_ask, creates=False)
+        decision = core.settle(ask, Reply(False, *view), ())
+        match decision:
+            case core.Reclaim():
+                return Work(ask, handler.function, values, policy)
+            case InProgress():
+                return "waiting"
+            case Unresolved() | Replay() if not view.record.terminal:
+                return "held" if core.held(view) else "waiting" if can_ask else "unhandled"
+            case _:
+                return "elsewhere"
 
     # -- after
 
@@ -198,6 +254,14 @@ class GuardBase:
             case Mismatch():
                 raise RequestMismatch(outcome)
 
+    def _settled_by_asking(self, outcome: Duplicate | None, work: Work) -> str:
+        """What became of an operation that a worker does not own: `reconcile` was asked, or another was first."""
+        if not work.ask.can_ask or outcome is None:
+            return "elsewhere"
+        if isinstance(outcome, Replay) and outcome.view.record.terminal:
+            return "finished"
+        return "waiting" if isinstance(outcome, Unresolved) else "elsewhere"
+
     def _tell_lost(self, operation: OperationBase, value: object) -> None:
         self._runtime.tell("result_lost", operation.view.record, detail="ownership lost", value=value)
 
@@ -206,7 +270,8 @@ class GuardBase:
     def _check_view(self, view: RecordView) -> None:
         if not isinstance(cast("object", view), RecordView):
             message = (
-                f"this takes a record as lookup or operations give it, not {type(view).__qualname__}; what is absent can't be moved"
+                f"this takes a record as lookup or operations give it, not {type(view).__qualname__}; what is absent "
+                "can't be moved"
             )
             raise TypeError(message)
 
@@ -225,6 +290,18 @@ class GuardBase:
 
     def _tell_operator(self, name: str, view: RecordView, who: str) -> None:
         self._runtime.tell(name, view.record, detail=f"by {who}")
+
+
+def _storable(request: object) -> bytes:
+    """The request as the record keeps it. Raises `EncodingError` if it can't be kept."""
+    data = encode_value(request)
+    if len(data) > core.REQUEST_BYTES_MAX:
+        message = (
+            f"the request has {len(data)} bytes, and {core.REQUEST_BYTES_MAX} are the most that are stored. "
+            "Nothing ran. Give a reference in its place, or leave store_request out"
+        )
+        raise EncodingError(message)
+    return data
 
 
 def _checked(policy: Policy) -> Policy:

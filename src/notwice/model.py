@@ -120,6 +120,7 @@ class Record(NamedTuple):
     accepted record is left alone. ``silent_ms`` is ``None`` while the last writer's handler runs or ran; else it is
     the silence of such owners that had been counted when this record was written. ``sealed`` holds what is private in
     the record, compressed or encrypted by `notwice.codec.sealing`; the fields that it stands for are then empty.
+    ``request`` is the request in bytes of `notwice.codec`, where the policy stores it, until the operation is finished.
     """
 
     namespace: str
@@ -144,6 +145,7 @@ class Record(NamedTuple):
     error: str = ""
     audit: tuple[Note, ...] = ()
     sealed: bytes = b""
+    request: bytes | None = None
 
     def __repr__(self) -> str:
         """What a log may show of it: no key, no result, no step's data, no text of an error."""

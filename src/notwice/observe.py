@@ -43,6 +43,7 @@ EVENTS: dict[str, tuple[int, str]] = {
     "heartbeat_failed": (logging.WARNING, "a lease could not be renewed"),
     "heartbeat_stopped": (logging.WARNING, "a handler has run longer than run_max; its lease is no longer renewed"),
     "reconcile_unknown": (logging.WARNING, "the reconcile function could not say what became of the effect"),
+    "recovery_failed": (logging.ERROR, "a handler for recovery raised; it is tried again later, or held"),
     "store_unavailable": (logging.ERROR, "the store did not answer; nothing ran"),
     "unguarded": (logging.ERROR, "an operation ran without a guard, as store_failure='proceed' asks"),
     "resolved": (logging.WARNING, "an operator resolved an operation"),

@@ -155,6 +155,11 @@ class OperationBase:
         return self._own.ended or self._joined or self._own.pending is not None
 
     @property
+    def finishing(self) -> bool:
+        """Whether it was finished, or will be as soon as the store has confirmed that."""
+        return (self._own.pending or self._own.record).terminal
+
+    @property
     def freed(self) -> bool:
         """Whether it was abandoned and its key is free again, or will be as soon as the store has confirmed that."""
         return (self._own.pending or self._own.record).released is not Released.NO
@@ -163,6 +168,15 @@ class OperationBase:
     def recovered(self) -> bool:
         """Whether an earlier attempt may have left something behind."""
         return not self._own.claim.created
+
+    @property
+    def request(self) -> Any:  # noqa: ANN401 - whatever was begun with
+        """The request that the operation was begun with. Raises `LookupError` if its policy has not stored it."""
+        data = self._own.record.request
+        if data is None:
+            message = f"operation {self.operation} keeps no request: begin it with Policy(store_request=True)"
+            raise LookupError(message)
+        return decode_value(data)
 
     @property
     def progress(self) -> dict[str, object]:

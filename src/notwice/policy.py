@@ -143,6 +143,8 @@ class Policy:
     store_failure: ``refuse`` (nothing runs unguarded), or ``proceed``: run without a guard, and say so.
     atomic: whether the operation's whole effect is in one database transaction, with which its end is committed:
         ``complete(…, transaction=…)``. An unfinished record then proves that nothing happened, so it may run again.
+    store_request: whether the record keeps the request until the operation is finished, for `guard.recover` and for
+        ``operation.request``; it then has to be a value that can be stored, of at most 256 KiB.
     final_errors: exception types of the handler that are an answer: they fail the operation, and are replayed.
     not_applied_errors: exception types of the handler that prove that nothing happened: they free the operation.
 
@@ -161,6 +163,7 @@ class Policy:
     store_timeout: Duration = 2
     store_failure: Literal["refuse", "proceed"] = "refuse"
     atomic: bool = False
+    store_request: bool = False
     final_errors: tuple[type[BaseException], ...] = ()
     not_applied_errors: tuple[type[BaseException], ...] = ()
     terms: Terms = dataclasses.field(init=False, repr=False, compare=False)
@@ -177,9 +180,8 @@ class Policy:
         if self.store_failure not in ("refuse", "proceed"):
             message = f"store_failure must be 'refuse' or 'proceed', not {self.store_failure!r}"
             raise ValueError(message)
-        if not isinstance(cast("object", self.atomic), bool):
-            message = f"atomic must be True or False, not {self.atomic!r}"
-            raise TypeError(message)
+        _check_switch("atomic", self.atomic)
+        _check_switch("store_request", self.store_request)
         _check_count("attempts_max", self.attempts_max)
         _check_count("unresolved_max", self.unresolved_max)
         _check_types("final_errors", self.final_errors)
@@ -221,6 +223,12 @@ class Policy:
 
 def _optional_ms(name: str, value: Duration | None) -> int | None:
     return None if value is None else milliseconds(seconds(name, value, zero=True))
+
+
+def _check_switch(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        message = f"{name} must be True or False, not {value!r}"
+        raise TypeError(message)
 
 
 def _check_count(name: str, value: object) -> None:

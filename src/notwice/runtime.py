@@ -18,6 +18,7 @@ from notwice.limits import Limits
 from notwice.model import Op, Record, Reply, State
 from notwice.observe import Event, Observer, tell
 from notwice.privacy import NOTHING_HIDDEN, Privacy
+from notwice.recovery import Handlers
 from notwice.stores.port import (
     NOTHING_TO_JOIN,
     AsyncJoined,
@@ -71,6 +72,7 @@ class Runtime:
         self.backlog = Backlog()
         self.limits = Limits()
         self.scopes: dict[str, str] = {}
+        self.handlers = Handlers()
         self.process = object()
         """Stands for this process: another one in a forked child."""
         _RUNTIMES.add(self)

@@ -30,6 +30,7 @@ PRIVATE_PARTS: dict[str, Any] = {
     "progress": (("charge", b"j1"), ("mail", b"")),
     "result": Result(ResultKind.HTTP, b"body", 201, (("location", "/cards/1"),)),
     "error": "CardError: no",
+    "request": b"j1",
 }
 
 
@@ -240,7 +241,7 @@ def test_recovery_of_a_sealed_operation() -> None:
 
 PINNED = {
     "encrypted": (
-        PLAIN._replace(**PRIVATE_PARTS),
+        PLAIN._replace(**PRIVATE_PARTS)._replace(request=None),
         "650670696e6e65640000000000000000000000000fbcb5dfae541f38466327f7282015a2cdf2cce00d1b627551b5692c4ddd49cc0ee4fdde"
         "ce563fd359bcf55a235d2137f4b6648dbfefd7c22a6fcf5f78f980d05be0086c81abb76d88dc533feb34155abf7bc2fe9c6da808cc862ae6"
         "3cf5e6b55d1246a33b68aa5c7324b93b07aa395e5183abe1f6e6ac9119cd80db2171d2bdc2e0a0d648c4a36520ceee5f3113fb3a749ec116"

@@ -46,6 +46,7 @@ FULL = Record(
     error="boom \udfff",
     audit=(Note("ops@example.org", 1, "release", "paid by hand"), Note("", 0, "", "")),
     sealed=b"e\x01k\0\xff",
+    request=b"",
 )
 
 
@@ -95,6 +96,7 @@ RECORDS = st.builds(
     ),
     error=TEXT,
     audit=st.lists(st.builds(Note, TEXT, COUNT, TEXT, TEXT), max_size=2).map(tuple),
+    request=st.none() | st.binary(max_size=9),
 )
 
 

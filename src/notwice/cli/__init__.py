@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from notwice import Guard, Privacy, __version__, new_key
-from notwice.cli import commands, doctor, schema, transfer
+from notwice.cli import commands, doctor, recover, schema, transfer
 from notwice.cli.arguments import FINE, REFUSED, UNAVAILABLE, USAGE, parser
 from notwice.cli.output import printable
 from notwice.cli.selection import Misused
@@ -55,6 +55,8 @@ def _carry_out(said: argparse.Namespace) -> int:
             return FINE
         case "serve":
             return _serve(said)
+        case "recover":
+            return _recover(said)
         case "key":
             return _key(said)
         case _:
@@ -173,6 +175,15 @@ def _serve(said: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         pass
     return FINE
+
+
+def _recover(said: argparse.Namespace) -> int:
+    try:
+        return recover.carry_out(said)
+    except Misused as error:
+        return _told(error, USAGE)
+    except KeyboardInterrupt:
+        return FINE
 
 
 def _demo(words: list[str]) -> int:

@@ -45,6 +45,15 @@ exit status:
 """
 
 
+RECOVERED = f"""\
+exit status:
+  {FINE}  told to stop; with --once: nothing is left that somebody has to look at
+  {REFUSED}  with --once: something failed, is held, has no handler, or can't be read
+  {USAGE}  the command line is wrong, or there is no guard with handlers where it says
+  {UNAVAILABLE}  with --once: the store does not answer
+"""
+
+
 CARRIED = f"""\
 exit status:
   {FINE}  all that has not expired was carried, or was there already
@@ -88,7 +97,7 @@ def parser() -> Parser:
         epilog=STATUSES + "\nThe store of every command is --store URL or the variable NOTWICE_STORE.",
     )
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for add in (_serve, _demo, _ls, _stats, _show, _resolve, _release, _purge):
+    for add in (_serve, _demo, _ls, _stats, _show, _resolve, _release, _recover, _purge):
         add(commands)
     for add in (_import, _export, _migrate, _doctor, _key, _version):
         add(commands)
@@ -202,6 +211,27 @@ def _release(commands: Commands) -> None:
         "--new-downstream-key", action="store_true", help="so that the next system does not take it for a repetition"
     )
     _operator(release)
+
+
+def _recover(commands: Commands) -> None:
+    recover = commands.add_parser(
+        "recover",
+        help="finish what a crash left behind, where the stored policy allows it",
+        description="Finish unresolved operations with the handlers of a program, where their stored policy allows it. "
+        "Any number of these workers may run: each operation is finished once.",
+        epilog=RECOVERED,
+    )
+    recover.add_argument(
+        "--app",
+        metavar="MODULE:GUARD",
+        required=True,
+        help="the guard, and with it its store and the handlers that are registered with it: shop.payments:guard",
+    )
+    recover.add_argument("--once", action="store_true", help="one round, and end (default: until told to stop)")
+    recover.add_argument(
+        "--every", metavar="DURATION", type=_duration, default=10.0, help="the pause between two rounds (default: 10s)"
+    )
+    recover.add_argument("--namespace", metavar="NAME", help="only the operations of this namespace (default: all)")
 
 
 def _purge(commands: Commands) -> None:

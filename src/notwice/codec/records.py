@@ -6,7 +6,7 @@
     4 bytes  CRC-32 of all that follows
     4 bytes  length of the head
     head     JSON in ASCII: what every record has as an array, and by name whatever differs from its default
-    blobs    the data of the progress, the result's body and what is sealed, in the order in which the head names them
+    blobs    the data of the progress, the result's body, what is sealed and the request, as the head names them
 
 A later release may add fields: a field that is not there has its default, so older records stay readable, and no new
 format is needed. The other way round a reader that meets a name it does not know gives `Unreadable`: were the field
@@ -123,15 +123,16 @@ def _part_result(result: Result, blobs: list[bytes]) -> object:
     return result.kind, None if result.body is None else len(result.body), result.status, result.headers
 
 
-def _part_sealed(sealed: bytes, blobs: list[bytes]) -> object:
-    blobs.append(sealed)
-    return len(sealed)
+def _part_bytes(data: bytes, blobs: list[bytes]) -> object:
+    blobs.append(data)
+    return len(data)
 
 
 _PARTED: dict[str, Callable[[Any, list[bytes]], object]] = {
     "progress": _part_progress,
     "result": _part_result,
-    "sealed": _part_sealed,
+    "sealed": _part_bytes,
+    "request": _part_bytes,
 }
 
 
@@ -231,4 +232,5 @@ _READERS: dict[str, Callable[[Any, _Blobs], Any]] = {
     "error": _of(str),
     "audit": lambda value, _blobs: tuple(_note(note) for note in value),
     "sealed": lambda value, blobs: blobs.take(value),
+    "request": lambda value, blobs: blobs.take(value),
 }

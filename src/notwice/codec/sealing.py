@@ -26,7 +26,7 @@ from typing import Any, Final, NoReturn, Protocol
 from notwice.codec.records import decode_record, encode_record
 from notwice.model import Record, Unreadable
 
-PRIVATE: Final = ("progress", "result", "error")
+PRIVATE: Final = ("progress", "result", "error", "request")
 """The fields that a box stands for. Any field of a record that has a default may be one."""
 
 INFLATED_BYTES_MAX: Final = 64 * 2**20

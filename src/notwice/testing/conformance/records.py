@@ -96,6 +96,7 @@ def full_record(name: str = "full") -> Record:
         result=Result(ResultKind.HTTP, b"{}", 201, (("location", "/1"), ("link", "a"), ("link", "b"))),
         error="TimeoutError: 30 s",
         audit=(Note("ana", 1_799_999_000_003, "release", "looked it up"), Note("ben", 4, "resolve", "")),
+        request=b"j[1]",
     )
 
 

@@ -1,0 +1,177 @@
+"""Which operations a worker may finish, with which handler, and the loop that does it again and again.
+
+A worker is a caller like any other: what it takes over it claims by the rules of begin, under the policy that was
+stored with the first claim, so of any number of workers and retries one gets it. It differs in two things. It brings
+no policy of its own, so it is neither laxer nor stricter than what was stored; and it never creates a record, so that
+nothing begins because of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import threading
+from collections import Counter
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from string import Formatter
+from typing import Any, Final, NamedTuple, cast
+
+from notwice.core import Ask
+from notwice.errors import NotwiceError
+from notwice.identity import template_fields
+from notwice.policy import Duration, Policy, seconds
+
+EVERY_SECONDS: Final = 10.0
+
+_LOG: Final = logging.getLogger("notwice")
+_VALUE: Final = r"(?:[^:\\]|\\.)+"  # as `notwice.identity` escapes it
+_ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
+
+
+class Round(NamedTuple):
+    """What one round of recovery made of the unresolved operations.
+
+    finished: they have their result, or their refusal.
+    failed: the handler raised, or left the outcome open; the next try comes after a pause that grows.
+    waiting: not due yet: a pause, or somebody is at work.
+    held: a person has to decide. What ran out of attempts or time is held, too.
+    unhandled: the policy allows it, but nothing is registered for the scope, or nothing to ask about the outcome.
+    elsewhere: somebody else was quicker.
+    unreadable: records of a newer release, damaged ones, or sealed with a key that is not here.
+    """
+
+    finished: int = 0
+    failed: int = 0
+    waiting: int = 0
+    held: int = 0
+    unhandled: int = 0
+    elsewhere: int = 0
+    unreadable: int = 0
+
+    def __str__(self) -> str:
+        return ", ".join(f"{count} {name}" for name, count in self._asdict().items() if count) or "nothing unresolved"
+
+
+class Handler(NamedTuple):
+    """What finishes the operations of one scope, or of one template of scopes."""
+
+    pattern: re.Pattern[str]
+    function: Callable[..., Any]
+    policy: Policy | None
+
+
+class Work(NamedTuple):
+    """One operation that is to be claimed, and what will finish it."""
+
+    ask: Ask
+    function: Callable[..., Any]
+    values: Mapping[str, str]
+    policy: Policy
+
+
+class Handlers:
+    """Handlers by scope. A scope that was registered as it is comes before templates, and those in their order."""
+
+    def __init__(self, handlers: Mapping[str, Callable[..., Any]] | None = None) -> None:
+        self._exact: dict[str, Handler] = {}
+        self._templates: dict[str, Handler] = {}
+        for scope, function in (handlers or {}).items():
+            self.add(scope, function)
+
+    def __bool__(self) -> bool:
+        return bool(self._exact or self._templates)
+
+    def add(self, scope: str, function: Callable[..., Any], policy: Policy | None = None) -> None:
+        """Register a handler. Raises `ValueError` for a malformed template, or for one that has a handler already."""
+        if scope in self._exact or scope in self._templates:
+            message = f"the scope {scope!r} has a handler for recovery already; register one for each scope"
+            raise ValueError(message)
+        if not callable(cast("object", function)):
+            message = f"the handler of the scope {scope!r} must be a function that is given the operation"
+            raise TypeError(message)
+        pattern = _pattern(scope)
+        (self._templates if pattern.groups else self._exact)[scope] = Handler(pattern, function, policy)
+
+    def find(self, scope: str) -> tuple[Handler, Mapping[str, str]] | None:
+        """The handler of a scope, with the values of its template's fields."""
+        for handler in (*filter(None, [self._exact.get(scope)]), *self._templates.values()):
+            found = handler.pattern.fullmatch(scope)
+            if found is not None:
+                return handler, {name: _ESCAPED.sub(r"\1", text) for name, text in found.groupdict().items()}
+        return None
+
+
+def round_of(counts: Counter[str]) -> Round:
+    """The counts by their names as a round."""
+    return Round(**counts)
+
+
+def keep_recovering(
+    recover: Callable[[], Round],
+    *,
+    stop: threading.Event,
+    every: Duration = EVERY_SECONDS,
+    told: Callable[[Round], object] | None = None,
+) -> None:
+    """Recover again and again until `stop` is set: ``keep_recovering(guard.recover, stop=stop)`` in a thread.
+
+    `every` is the pause between two rounds, in seconds or as a timedelta; `told` is given each round. A store that does
+    not answer, and whatever else a round raises, is logged, and the next round tries again. To be killed at any moment
+    is harmless: what was under way lapses, and is found again.
+    """
+    pause = seconds("every", every)
+    while not stop.is_set():
+        with _logged():
+            found = recover()
+            if told is not None:
+                told(found)
+        stop.wait(pause)
+
+
+async def keep_recovering_async(
+    recover: Callable[[], Awaitable[Round]],
+    *,
+    stop: asyncio.Event,
+    every: Duration = EVERY_SECONDS,
+    told: Callable[[Round], object] | None = None,
+) -> None:
+    """`keep_recovering` as a task: ``keep_recovering_async(guard.recover, stop=stop)`` with an `AsyncGuard`."""
+    pause = seconds("every", every)
+    while not stop.is_set():
+        with _logged():
+            found = await recover()
+            if told is not None:
+                told(found)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await stop.wait()
+
+
+@contextlib.contextmanager
+def _logged() -> Generator[None]:
+    """Log what a round raises: the next one tries again."""
+    try:
+        yield
+    except NotwiceError as error:
+        _LOG.warning("a round of recovery ended early: %s", error)
+    except Exception:  # noqa: BLE001 - whatever it is, the next round is due
+        _LOG.exception("a round of recovery failed")
+
+
+def _pattern(template: str) -> re.Pattern[str]:
+    """The scopes that a template fits. A field alone fits any scope as it is; another's value holds no bare ``:``."""
+    if "{" not in template:
+        return re.compile(re.escape(template))
+    fields = template_fields(template)
+    value = "(?s:.+)" if template == f"{{{''.join(fields)}}}" else _VALUE
+    parts: list[str] = []
+    for literal, field, _, _ in Formatter().parse(template):
+        parts.append(re.escape(literal))
+        if field is not None:
+            if field not in fields or any(f"(?P<{field}>" in part for part in parts):
+                message = f"{{{field}}} in the scope {template!r} of a handler must be a plain name, and there once"
+                raise ValueError(message)
+            parts.append(f"(?P<{field}>{value})")
+    return re.compile("".join(parts), re.DOTALL)
