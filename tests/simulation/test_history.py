@@ -49,7 +49,7 @@ from notwice.testing.history import (
 NAME = Name("tenant", "refund:1", "\U0001f511 key")
 TERMS = Terms(300_000, None, RecoveryKind.RECONCILE, 72_000_000, 5, 300_000, deduplicated=True)
 ANSWER = Answer(b"\x00\xff", 201, failed=False, headers=(("content-type", "text/plain"),))
-KEPT = Kept(State.ACCEPTED, b"etag", 2, 1, 3, 4, Released.OPERATOR, "r", TERMS, ANSWER, "charged")
+KEPT = Kept(State.ACCEPTED, b"etag", 2, 1, 3, 4, Released.OPERATOR, "r", TERMS, ANSWER, "charged", lapsed=True)
 
 EVENTS: tuple[Event, ...] = (
     Asked(at_ns=1, call="1", caller="a", process="p", name=NAME, request="r", terms=TERMS, answer_within_ms=2_000),

@@ -115,7 +115,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What the store held of an operation. ``request`` names the fingerprint; a state of ``None`` can't be read."""
+    """What the store held of an operation. ``request`` names the fingerprint; a state of ``None`` can't be read.
+
+    ``lapsed``: it was in progress, and its lease was over when somebody looked.
+    """
 
     state: State | None
     etag: bytes = b""
@@ -128,6 +131,7 @@ class Kept:
     terms: Terms | None = None
     answer: Answer | None = None
     recovery_point: str = ""
+    lapsed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -393,6 +397,7 @@ def kept_of(found: RecordView | Record | Unreadable, request: str | None = None)
         terms=record.terms,
         answer=answer_of(record.result, failed=record.state is State.FAILED) if record.result else None,
         recovery_point=record.recovery_point,
+        lapsed=isinstance(found, RecordView) and found.lapsed,
     )
 
 
