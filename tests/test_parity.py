@@ -35,6 +35,11 @@ PAIRS = [
         },
     ),
     Pair(
+        "purging:Purger",
+        "purging:AsyncPurger",
+        apart={"__init__": "a thread, and a task", "stop": "a thread is joined, a task awaited"},
+    ),
+    Pair(
         "guard:Guard",
         "async_guard:AsyncGuard",
         apart={

@@ -24,6 +24,7 @@ RULES = PURE_PARTS | {"core", "flows"}
 LOOPS = RULES | {"observe", "recovery", "backlog", "redaction", "privacy", "waiting", "limits", "heart", "runtime"}
 LOOPS |= {"stores.port"}
 FACES = LOOPS | {
+    "purging",
     "steps",
     "operation_base",
     "operation",
@@ -60,6 +61,7 @@ LAYERS: dict[str, set[str]] = {
     "runtime": LOOPS,
     "decorate": VALUES | {"identity", "codec"},
     "steps": LOOPS,
+    "purging": LOOPS,
     "operation_base": LOOPS | {"steps"},
     "operation": LOOPS | {"steps", "operation_base", "decorate"},
     "guard_base": LOOPS | {"steps", "operation_base", "decorate"},

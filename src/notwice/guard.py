@@ -52,6 +52,7 @@ from notwice.observe import Observer
 from notwice.operation import Operation
 from notwice.policy import Applied, Duration, Policy, milliseconds, seconds
 from notwice.privacy import Privacy
+from notwice.purging import Purger
 from notwice.recovery import Handlers, Round, Work, round_of
 from notwice.results import decode_result
 from notwice.runtime import Runtime, drive, drive_within, joined
@@ -332,6 +333,15 @@ class Guard(GuardBase):
     def purge(self, limit: int = 1000) -> int:
         """Drop up to `limit` expired records, and say how many went. Raises `StoreUnavailable`."""
         return self._asked(partial(self._store.purge, limit))
+
+    def purge_every(self, every: Duration, *, limit: int = 1000) -> Purger:
+        """Drop expired records from time to time: ``with guard.purge_every(3600): ...``, or until ``stop()``.
+
+        `every` is in seconds or a timedelta; each pause differs a little, so that many processes don't purge in step.
+        In a thread of its own, in steps of `limit` records with a pause after each. A store that does not answer is
+        tried again the next time, and told to the observer. Raises `TypeError` or `ValueError` for no duration.
+        """
+        return Purger(self, self._runtime, every_seconds=seconds("every", every), limit=limit)
 
     def close(self) -> None:
         """Close the store. Operations that are still open lapse, and show as unresolved."""

@@ -46,6 +46,8 @@ EVENTS: dict[str, tuple[int, str]] = {
     "recovery_failed": (logging.ERROR, "a handler for recovery raised; it is tried again later, or held"),
     "store_unavailable": (logging.ERROR, "the store did not answer; nothing ran"),
     "unguarded": (logging.ERROR, "an operation ran without a guard, as store_failure='proceed' asks"),
+    "purged": (logging.DEBUG, "expired records were dropped"),
+    "purge_failed": (logging.WARNING, "expired records could not be dropped; they are tried again the next time"),
     "resolved": (logging.WARNING, "an operator resolved an operation"),
     "released": (logging.WARNING, "an operator released an operation"),
 }

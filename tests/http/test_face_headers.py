@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tests.http.harness import Says, Serve, says
+import pytest
+
+from notwice import Policy
+from tests.http.harness import Answered, Says, Serve, says
 
 
 def test_kept_headers(serve: Serve) -> None:
@@ -66,3 +69,48 @@ def test_a_head_request_has_no_body(serve: Serve) -> None:
     for replayed in (None, "true"):
         answer = face.request(method="HEAD")
         assert (answer.status, answer.body, answer.replayed) == (200, b"", replayed)
+
+
+NAME = "Idempotency-Retention"
+
+
+def retention_of(answer: Answered) -> str | None:
+    exposed_headers = answer.header("access-control-expose-headers") or ""
+    value = answer.header(NAME)
+    assert (NAME in exposed_headers) is (value is not None)
+    return value
+
+
+@pytest.mark.parametrize("status", [200, 303, 402])
+def test_retention_is_advertised(serve: Serve, status: int) -> None:
+    """C41: by option, an answer that is kept says for how long; a replay says how much of that is left."""
+    face = serve(says(status), policy=Policy(retention=3600), retention_header=NAME)
+    assert retention_of(face.request()) == "3600"
+    face.clock.advance(600)
+    replay = face.request()
+    assert (replay.replayed, retention_of(replay)) == ("true", "3000")
+    face.clock.advance(3001)
+    assert retention_of(face.request()) == "3600"
+    assert face.handler.count == 2
+
+
+@pytest.mark.parametrize("status", [429, 500])
+def test_retention_of_what_is_not_kept(serve: Serve, status: int) -> None:
+    """C41: what is freed, or held until it is known, has no such time; nor has a refusal, or what is kept for ever."""
+    face = serve(says(status), policy=Policy(retention=3600), retention_header=NAME)
+    for _ in range(2):
+        assert retention_of(face.request()) is None
+    kept = serve(says(201), policy=Policy(retention=None), retention_header=NAME)
+    for _ in range(2):
+        assert retention_of(kept.request()) is None
+    other = serve(says(201), retention_header=NAME)
+    other.request()
+    assert retention_of(other.request(body=b"another")) is None
+
+
+def test_retention_is_told_only_where_that_is_asked_for(serve: Serve) -> None:
+    """Without the option no answer of the app's gets such a header; with it, the app's own of that name is replaced."""
+    plain = serve(says(201, headers=((NAME, "7"),)))
+    assert plain.request().header(NAME) == "7"
+    asked = serve(says(201, headers=((NAME, "7"),)), policy=Policy(retention=60), retention_header=NAME)
+    assert asked.request().lines(NAME) == ["60"]

@@ -63,6 +63,11 @@ class Run:
             task.add_done_callback(_log_failure)
             raise
 
+    async def unseen(self, app: App) -> None:
+        """Run the app in this task, with nobody to send to: its answer ends the operation, and goes nowhere else."""
+        self._server_receive, self._server_send = _wait_for_ever, _drop
+        await self._run(app)
+
     async def _run(self, app: App) -> None:
         try:
             with self._body:
@@ -203,9 +208,9 @@ class Run:
     async def _open(self) -> None:
         if not self._opened:
             self._opened = True
-            guarded, kept_back = self._operation.guarded, self._kept_back
-            headers = _encoded(self._exchange.marked(self._headers, guarded=guarded, kept_back=kept_back))
-            await self._emit({**self._start, "headers": headers})
+            ending, kept_back = self._capture.ending, self._kept_back
+            headers = self._exchange.opened(self._headers, self._operation, ending, kept_back=kept_back)
+            await self._emit({**self._start, "headers": _encoded(headers)})
 
     async def _emit(self, message: Message) -> None:
         """Send to the client. One that is gone stops only an answer that may be cut short."""
@@ -220,6 +225,15 @@ class Run:
             if may_break:
                 raise
             self._detached = True
+
+
+async def _wait_for_ever() -> Message:
+    await asyncio.Event().wait()
+    raise AssertionError  # nobody sets it
+
+
+async def _drop(_message: Message) -> None:
+    """Send to nobody."""
 
 
 async def give(answer: Answer, send: Send) -> None:

@@ -211,9 +211,9 @@ class Run:
         if not self._opened:
             self._opened = True
             status, headers = self._start
-            guarded, kept_back = self._operation.guarded, self._kept_back
-            marked = self._exchange.marked(headers, guarded=guarded, kept_back=kept_back)
-            self._server_write = self._server_start(status, list(marked))
+            ending, kept_back = self._capture.ending, self._kept_back
+            opened = self._exchange.opened(headers, self._operation, ending, kept_back=kept_back)
+            self._server_write = self._server_start(status, list(opened))
         return self._server_write
 
 

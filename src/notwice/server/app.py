@@ -24,10 +24,11 @@ from dataclasses import dataclass
 
 import uvicorn
 
-from notwice import AsyncGuard, Policy, hold, rerun
+from notwice import AsyncGuard, Policy, Privacy, hold, rerun
 from notwice.http import HttpPolicy
 from notwice.http.asgi import IdempotencyMiddleware
 from notwice.observe import LogObserver
+from notwice.privacy import keys_in
 from notwice.server.edge import Edge
 from notwice.server.health import PROBE, Health
 from notwice.server.inbound import Inbound
@@ -67,7 +68,9 @@ def compose(settings: Settings) -> Gateway:
     """
     try:
         http_policy = http_policy_of(settings)
-        guard = AsyncGuard.open(settings.store, policy=policy_of(settings), observer=LogObserver())
+        guard = AsyncGuard.open(
+            settings.store, policy=policy_of(settings), observer=LogObserver(), privacy=privacy_of(settings)
+        )
     except (TypeError, ValueError, ImportError) as error:  # a store may need an extra
         raise SettingsError([sentence(str(error))]) from error
     upstream = Upstream(settings)
@@ -84,8 +87,18 @@ def policy_of(settings: Settings) -> Policy:
         lease=settings.lease,
         wait=settings.wait,
         retention=settings.retention,
+        unresolved_max=settings.unresolved_max,
         store_timeout=settings.store_timeout,
         store_failure=settings.store_failure,
+    )
+
+
+def privacy_of(settings: Settings) -> Privacy:
+    """Give what the store gets to see. Raises `OSError` for a file that can't be read."""
+    return Privacy(
+        keys=keys_in(settings.sealing_keys()),
+        compress_above_bytes=settings.compress_above,
+        hash_keys=settings.hash_keys,
     )
 
 
@@ -102,6 +115,7 @@ def http_policy_of(settings: Settings) -> HttpPolicy:
         request_bytes_max=settings.request_bytes_max,
         response_bytes_max=settings.response_bytes_max,
         status_path=settings.status_path or None,
+        retention_header=settings.retention_header or None,
     )
 
 
@@ -125,11 +139,16 @@ async def _serve(
     server = _Server(_uvicorn_config(gateway.app, settings), lambda: announce(_url(listener)))
     try:
         await gateway.guard.lookup(*PROBE)
-        await server.serve(sockets=[listener])
+        async with _purging(gateway.guard, settings.purge_every):
+            await server.serve(sockets=[listener])
     finally:
         await gateway.proxy.give_up(CANCELLED_SECONDS)
         gateway.upstream.close()
         await gateway.guard.close()
+
+
+def _purging(guard: AsyncGuard, every_seconds: float) -> contextlib.AbstractAsyncContextManager[object]:
+    return guard.purge_every(every_seconds) if every_seconds else contextlib.nullcontext()
 
 
 def _uvicorn_config(app: App, settings: Settings) -> uvicorn.Config:

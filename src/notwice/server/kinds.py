@@ -106,6 +106,20 @@ def _retention(value: object) -> float | None:
     return None if value == "forever" else _seconds_above_zero(value)
 
 
+def _bytes_or_never(value: object) -> int | None:
+    return None if value == "never" else _number_or(parse_size, value)
+
+
+def _count_or_none(value: object) -> int | None:
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else _text(value)
+    if text == "unlimited":
+        return None
+    if not re.fullmatch(r"[1-9][0-9]{0,11}", text):
+        message = f"{value!r} is no number from 1 on, nor unlimited"
+        raise ValueError(message)
+    return int(text)
+
+
 def _size(value: object) -> int:
     size = _number_or(parse_size, value)
     if size <= 0:
@@ -176,6 +190,10 @@ def _header(value: object) -> str:
     return _text(value)
 
 
+def _header_or_none(value: object) -> str:
+    return _header(value) if _text(value) else ""
+
+
 def _path(value: object) -> str:
     path = _text(value)
     if path and (not path.startswith("/") or "?" in path or "#" in path):
@@ -241,7 +259,10 @@ PRINCIPAL = Kind("SOURCE", _principal)
 ADDRESS = Kind("HOST:PORT", _address)
 METHODS = Kind("NAMES", _methods)
 HEADER = Kind("NAME", _header)
+OPTIONAL_HEADER = Kind("NAME", _header_or_none)
 RETENTION = Kind("DURATION", _retention)
+UNLIMITED = Kind("N", _count_or_none)
+BYTES_OR_NEVER = Kind("SIZE", _bytes_or_never)
 ALGORITHMS = Kind("NAMES", _algorithms)
 STATUSES = Kind("STATUS=MEANING", _statuses, table=True)
 STORE = Kind("URL", _some_text)

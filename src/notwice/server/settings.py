@@ -12,12 +12,14 @@ from notwice.server.kinds import (
     ADDRESS,
     ALGORITHMS,
     ASYMMETRIC,
+    BYTES_OR_NEVER,
     DURATION,
     FILE,
     HEADER,
     KEYS,
     METHODS,
     NAMES,
+    OPTIONAL_HEADER,
     PATH,
     PRINCIPAL,
     RETENTION,
@@ -29,6 +31,7 @@ from notwice.server.kinds import (
     SYMMETRIC,
     TEXT,
     TIMEOUT,
+    UNLIMITED,
     UPSTREAM,
     Address,
     PrincipalSource,
@@ -73,12 +76,28 @@ class Settings:
     wait: float = option(DURATION, "0", "how long a duplicate of a running request waits for its answer")
     lease: float = option(TIMEOUT, "5m", "how long a gateway may be silent before its requests count as unresolved")
     retention: float | None = option(RETENTION, "30d", "how long an answer is kept; forever: without end")
+    retention_header: str = option(
+        OPTIONAL_HEADER,
+        "",
+        "a header that tells for how many more seconds a duplicate gets the answer, like Idempotency-Retention "
+        "(default: none)",
+    )
+    purge_every: float = option(DURATION, "1h", "how often expired answers are dropped, in small steps; 0: never")
+    unresolved_max: int | None = option(
+        UNLIMITED,
+        "unlimited",
+        "how many requests of one caller may be unresolved before new ones are refused with 429",
+    )
     store_timeout: float = option(TIMEOUT, "2s", "how long the store may take before a request is refused")
     store_failure: Literal["refuse", "proceed"] = option(
         one_of("refuse", "proceed"), "refuse", "what happens to guarded requests while the store is down"
     )
     request_bytes_max: int = option(SIZE, "10MiB", "the largest body of a guarded request")
     response_bytes_max: int = option(SIZE, "1MiB", "the largest answer that is kept whole")
+    seal_keys: str = option(TEXT, "", "the keys that seal answers in the store: name:secret, several", secret=True)
+    seal_keys_file: str = option(FILE, "", "a file with the keys that seal answers in the store")
+    hash_keys: bool = option(SWITCH, "false", "store no caller's key: its operation id stands in its place")
+    compress_above: int | None = option(BYTES_OR_NEVER, "never", "compress records in the store that are longer")
     status_path: str = option(PATH, "", "a path at which callers can look a key up (default: none)")
 
     upstream_host: Literal["keep", "upstream"] = option(
@@ -125,6 +144,8 @@ class Settings:
             )
         if not self.health_path:
             yield "--health-path can't be empty: say a path that the upstream does not use."
+        if self.seal_keys and self.seal_keys_file:
+            yield "The keys that seal are given by NOTWICE_SEAL_KEYS or --seal-keys-file, not by both."
         if self.principal.kind == "jwt":
             yield from self._complaints_of_tokens()
         elif unused := self._given_for_tokens():
@@ -153,6 +174,10 @@ class Settings:
                 yield f"--jwt-algorithms: {name} can't be used with {kind}; choose from {', '.join(usable)}."
         if self.jwt_secret and len(self.jwt_secret.encode()) < SECRET_BYTES_MIN:
             yield f"The secret that signs tokens is too short to be safe: use at least {SECRET_BYTES_MIN} bytes."
+
+    def sealing_keys(self) -> str:
+        """Give the keys that seal, read from their file if they stand in one. Raises `OSError`."""
+        return Path(self.seal_keys_file).read_text() if self.seal_keys_file else self.seal_keys
 
     def secret(self) -> bytes:
         """Give the secret that signs tokens, read from its file if it stands in one. Raises `OSError`."""

@@ -11,7 +11,7 @@ Both faces, ASGI and WSGI, ask this class in the same order and do nothing but m
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 from urllib.parse import parse_qs
 
 from notwice.errors import InvalidKey, NotApplied, NotwiceError, OwnershipLost
@@ -39,9 +39,10 @@ from notwice.http.exchange.answers import (
 from notwice.http.exchange.capture import Capture
 from notwice.http.exchange.codings import offered
 from notwice.http.exchange.dialect import Dialect
-from notwice.http.exchange.headers import KEPT_HEADERS, Headers, exposed
+from notwice.http.exchange.headers import KEPT_HEADERS, Headers, exposed, without
 from notwice.http.exchange.keys import read_key, read_query_key
 from notwice.http.exchange.request import Asked, Gone, HeaderMissing, RequestHeaders, RequestView
+from notwice.http.exchange.stored import StoredRequest, restored, storable
 from notwice.http.exchange.settings import SHARED, Ending, HttpFields, HttpPolicy, body_alone, http_policy_of
 from notwice.identity import join_scope
 from notwice.model import Fingerprint, InProgress, Mismatch, RecordView, Replay, Unresolved
@@ -67,9 +68,11 @@ __all__ = [
     "RequestHeaders",
     "RequestPrint",
     "RequestView",
+    "StoredRequest",
     "Terms",
     "http_policy_of",
     "offered",
+    "restored",
 ]
 
 
@@ -207,6 +210,10 @@ class Exchange:
             raise TypeError(f"fingerprint gave a value of type {type(chosen).__qualname__}; it must give bytes")
         return RequestPrint(BytesRequest(chosen), fingerprint_bytes(chosen))
 
+    def storable(self, request: RequestView, body: Body) -> dict[str, object] | None:
+        """The request as its record keeps it; ``None`` if it is too large for that."""
+        return storable(request, body.read(), kept=cast("frozenset[str]", self._policy.stored_headers))
+
     def too_large(self, bytes_known: int | None) -> Answer | None:
         """The refusal of a body of so many bytes; ``None`` if it can be guarded. ``None`` bytes: nobody can tell."""
         if bytes_known is not None and bytes_known <= self._policy.request_bytes_max:
@@ -221,7 +228,8 @@ class Exchange:
     def answer(self, outcome: Replay | InProgress | Unresolved | Mismatch, request: RequestView) -> Answer:
         """The answer to a duplicate."""
         if isinstance(outcome, Replay):
-            return replay(self._look, outcome.view, _client(request))
+            told = replay(self._look, outcome.view, _client(request))
+            return told._replace(headers=self._advertised(told.headers, outcome.view))
         return refused(self._look, outcome)
 
     def error(self, error: NotwiceError, request: RequestView) -> Answer:
@@ -260,6 +268,28 @@ class Exchange:
             return headers
         return exposed((*headers, (name.lower(), value)), [name])
 
+    def opened(self, headers: Headers, owned: Owned, ending: Ending, *, kept_back: bool) -> Headers:
+        """The headers of a first answer as they go out: marked, and with how long it will be kept if it is whole.
+
+        `ending` is what a whole answer says of the operation.
+        """
+        marked = self.marked(headers, guarded=owned.guarded, kept_back=kept_back)
+        if not owned.guarded or ending not in {Ending.COMPLETED, Ending.FAILED}:
+            return marked
+        return self._retained(marked, owned.view.record.terms.retention_ms)
+
+    def _advertised(self, headers: Headers, view: RecordView) -> Headers:
+        """The headers of a kept answer, with how much longer duplicates get it: those that are held get it for ever."""
+        retention_ms = view.record.expires_after_ms
+        left_ms = None if retention_ms is None else max(0, retention_ms - (view.now_ms - view.written_ms))
+        return self._retained(headers, left_ms)
+
+    def _retained(self, headers: Headers, left_ms: int | None) -> Headers:
+        name = self._policy.retention_header
+        if name is None or left_ms is None:
+            return headers
+        return exposed((*without(headers, name.lower()), (name.lower(), str(left_ms // 1000))), [name])
+
     def is_look_up(self, method: str, path: str) -> bool:
         """Whether the request asks for an operation's status."""
         return method == "GET" and path == self._policy.status_path
@@ -283,7 +313,8 @@ class Exchange:
         return view is not None and view.answered
 
     def _told_as_duplicate(self, view: RecordView, request: RequestView) -> Answer:
-        return duplicate_answer(self._look, view, _client(request))
+        told = duplicate_answer(self._look, view, _client(request))
+        return told._replace(headers=self._advertised(told.headers, view)) if view.record.terminal else told
 
 
 def _client(request: RequestView) -> Client:

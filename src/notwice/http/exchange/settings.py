@@ -89,6 +89,10 @@ class HttpPolicy:
         query, media type and body.
     canonical_json: whether JSON bodies are compared by what they say instead of by their bytes.
     status_path: the path under which an operation can be looked up; ``None``: there is none.
+    retention_header: the header of a kept answer that says for how many more seconds duplicates get it, such as
+        ``"Idempotency-Retention"``; ``None``: none does. A retry that comes later runs again.
+    stored_headers: names of headers that are stored with a request although they look like credentials, where the
+        policy stores requests: ``Policy(store_request=True)``, under ASGI.
     authorize_replay: asked before a stored answer is given; a false answer refuses it with 403. Under ASGI it may be
         a coroutine function.
     policy: a `Policy` or a function of the request that gives one; ``None``: the guard's own.
@@ -111,6 +115,8 @@ class HttpPolicy:
     fingerprint: Callable[[RequestView, bytes], bytes] | None = None
     canonical_json: bool = True
     status_path: str | None = None
+    retention_header: str | None = None
+    stored_headers: Iterable[str] = ()
     authorize_replay: Callable[[RequestView], bool | Awaitable[bool]] | None = None
     policy: Policy | Callable[[RequestView], Policy] | None = None
     look: Dialect = dataclasses.field(init=False, repr=False, compare=False)
@@ -123,6 +129,10 @@ class HttpPolicy:
         _check_challenge(self.challenge)
         put(self, "methods", _methods(self.methods))
         put(self, "header", _header_name("header", self.header))
+        if self.retention_header is not None:
+            put(self, "retention_header", _header_name("retention_header", self.retention_header))
+        names = _kept(self.stored_headers)
+        put(self, "stored_headers", frozenset({*names, self.header.lower()}))
         put(self, "look", _dialect(self.dialect))
         put(self, "endings", {**STATUSES, **_endings(self.statuses)})
         put(self, "kept_headers", _kept(self.kept_headers))
@@ -171,6 +181,8 @@ class HttpFields(TypedDict, total=False):
     fingerprint: Callable[[RequestView, bytes], bytes] | None
     canonical_json: bool
     status_path: str | None
+    retention_header: str | None
+    stored_headers: Iterable[str]
     authorize_replay: Callable[[RequestView], bool | Awaitable[bool]] | None
     policy: Policy | Callable[[RequestView], Policy] | None
 
