@@ -142,9 +142,9 @@ def begin(
             op = _again(op, new_etag)
             continue
         reads += 1
-        decision = core.settle(ask, reply, sent, orphaned=orphans.of(ask.namespace, ask.id))
-        if isinstance(decision, core.Adopt):
-            decision = _adopting(decision, ask, reply, sent=sent, orphans=orphans)
+        if reply.won and isinstance(landed := reply.record, Record) and core.owns(landed, reply, sent):  # as a rule
+            return Ownership(landed, _confirmed(landed, op, sent))
+        decision = _judged(ask, reply, sent=sent, orphans=orphans)
         if isinstance(decision, core.Own):
             return Ownership(decision.record, _confirmed(decision.record, op, sent))
         _answered(op, reply, sent)
@@ -174,8 +174,11 @@ def _again(op: Insert | Swap | Get, new_etag: NewEtag) -> Insert | Swap | Get:
     return Insert(op.record._replace(etag=new_etag())) if isinstance(op, Insert) else op
 
 
-def _adopting(decision: core.Adopt, ask: Ask, reply: Reply, *, sent: Sent, orphans: Orphans) -> core.Decision:
-    """Take an orphaned etag off the process's list; who comes too late decides again."""
+def _judged(ask: Ask, reply: Reply, *, sent: Sent, orphans: Orphans) -> core.Decision:
+    """Decide, and take an orphaned etag off the process's list; who comes too late for that decides again."""
+    decision = core.settle(ask, reply, sent, orphaned=orphans.of(ask.namespace, ask.id))
+    if not isinstance(decision, core.Adopt):
+        return decision
     claim = orphans.take(ask.namespace, ask.id, decision.record.etag)
     if claim is None:
         return core.settle(ask, reply, sent)

@@ -42,7 +42,8 @@ class Limits:
 
     def begin(self, seconds: float) -> Limit:
         """Have the running task cancelled after `seconds`, unless the limit is ended before."""
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task(loop)
         assert task is not None  # a coroutine runs in one
         loop_limits = self._loops.get(loop)
         if loop_limits is None:

@@ -21,7 +21,8 @@ import json
 import json.encoder
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import product
+from itertools import compress, product
+from operator import ne
 from types import NoneType
 from typing import Any, Final
 from zlib import crc32
@@ -58,9 +59,10 @@ def encode_record(record: Record) -> bytes:
     """Give the bytes of a record, from which `decode_record` makes an equal one."""
     blobs: list[bytes] = []
     named = "{}" if record[_BASE:] == _DEFAULTS else _written(_named(record, blobs))
-    names, terms = ",".join(map(_quoted, record[:4])), _terms_written(record.terms)
-    kept = f'"{record.state._value_}","{record.etag.hex()}",{_digest(record.fingerprint)},{terms}'
-    head = f"[{names},{kept},{record.attempt},{record.generation},{record.created_ms},{named}]".encode()
+    namespace, operation, scope, key, state, etag, fingerprint, terms, attempt, generation, created_ms = record[:_BASE]
+    names = f"{_quoted(namespace)},{_quoted(operation)},{_quoted(scope)},{_quoted(key)}"
+    claim = f'"{state._value_}","{etag.hex()}",{_digest(fingerprint)},{_terms_written(terms)}'
+    head = f"[{names},{claim},{attempt},{generation},{created_ms},{named}]".encode()
     rest = b"".join((len(head).to_bytes(4, "big"), head, *blobs))
     return _FIRST + crc32(rest).to_bytes(4, "big") + rest
 
@@ -104,12 +106,9 @@ def _terms_written(terms: Terms) -> str:
 
 def _named(record: Record, blobs: list[bytes]) -> dict[str, object]:
     """Give the fields that differ from their defaults; bytes in them go to `blobs`."""
-    fields = zip(_NAMES, record[_BASE:], _DEFAULTS, strict=True)
-    return {
-        name: _PARTED[name](value, blobs) if name in _PARTED else value
-        for name, value, default in fields
-        if value != default
-    }
+    rest = record[_BASE:]
+    differing = compress(zip(_NAMES, rest, strict=True), map(ne, rest, _DEFAULTS))
+    return {name: _PARTED[name](value, blobs) if name in _PARTED else value for name, value in differing}
 
 
 def _part_progress(progress: Sequence[tuple[str, bytes]], blobs: list[bytes]) -> object:

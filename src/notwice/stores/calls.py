@@ -32,7 +32,7 @@ class Call:
 
     def __init__(self, ops: Sequence[Op]) -> None:
         self.ops = ops
-        self.names: Sequence[Name] = tuple(map(name_of, ops))
+        self.names: Sequence[Name] = [name_of(op) for op in ops]
         self.replies: Sequence[Reply] | None = None
         self.error: BaseException | None = None
         self.taken = False  # it is, or was, part of a batch
@@ -65,8 +65,8 @@ class LoopCall(Call):
     def __init__(self, ops: Sequence[Op]) -> None:
         super().__init__(ops)
         self.since = time.monotonic()
-        self.loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[None] = self.loop.create_future()
+        self.loop = loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[None] = loop.create_future()
 
     def is_awaited_in(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether a task of `loop` waits for an answer."""

@@ -60,18 +60,22 @@ class Write(NamedTuple):
         if isinstance(op, Insert):
             done = connection.execute(schema.INSERT, values).rowcount
         else:
-            expected = (*values, op.expected_etag)
+            expected = (*values, bytearray(op.expected_etag))
             done = connection.execute(schema.REPLACE, expected).rowcount if record.created_ms else 0
             if not done:
                 done = connection.execute(schema.REPLACE_ALL, expected).rowcount
         return done == 1 or look(connection, (record.namespace, record.id))
 
     def columns(self, moment: Moment) -> tuple[object, ...]:
-        """What is written, in the order of the statements' parameters."""
+        """What is written, in the order of the statements' parameters.
+
+        For bytes and ``None`` Python's module first looks, in vain, for something that adapts them. So bytes go as
+        a bytearray, for which it doesn't, and 0 stands for no deadline.
+        """
         record, encoded = self.op.record, self.encoded
         _, stamp_ms, boot_ms, boot_id = moment
         return (
-            record.etag,
+            bytearray(record.etag),
             record.scope,
             record.state._value_,
             record.released._value_,
@@ -79,9 +83,9 @@ class Write(NamedTuple):
             stamp_ms,
             boot_ms,
             boot_id,
-            deadline_ms(record, stamp_ms),
+            deadline_ms(record, stamp_ms) or 0,
             crc32(encoded),
-            encoded,
+            bytearray(encoded),
             record.namespace,
             record.id,
             record.created_ms or stamp_ms,

@@ -64,7 +64,7 @@ INSERT: Final = """
     INSERT INTO notwice_record (
         etag, scope, state, released, lease_ms, written_ms, boot_ms, boot_id, expires_ms, checksum, record,
         namespace, id, created_ms
-    ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, nullif(?9, 0), ?10, ?11, ?12, ?13, ?14)
     ON CONFLICT (id, namespace) DO NOTHING
 """
 
@@ -73,7 +73,7 @@ INSERT: Final = """
 REPLACE: Final = """
     UPDATE notwice_record SET
         etag = ?1, scope = ?2, state = ?3, released = ?4, lease_ms = ?5, written_ms = ?6, boot_ms = ?7, boot_id = ?8,
-        expires_ms = ?9, checksum = ?10, record = ?11
+        expires_ms = nullif(?9, 0), checksum = ?10, record = ?11
     WHERE id = ?13 AND namespace = ?12 AND etag = ?15 AND created_ms = ?14 AND crc32(record) = checksum
 """
 
@@ -81,7 +81,7 @@ REPLACE: Final = """
 REPLACE_WHOLE: Final = """
     UPDATE notwice_record SET
         etag = ?1, scope = ?2, state = ?3, released = ?4, lease_ms = ?5, written_ms = ?6, boot_ms = ?7, boot_id = ?8,
-        expires_ms = ?9, checksum = ?10, record = ?11, created_ms = ?14
+        expires_ms = nullif(?9, 0), checksum = ?10, record = ?11, created_ms = ?14
     WHERE id = ?13 AND namespace = ?12 AND etag = ?15
 """
 
