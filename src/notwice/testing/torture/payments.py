@@ -51,7 +51,7 @@ from notwice.testing.history import (
     kept_of,
 )
 
-LEASE_MS: Final = 400
+LEASE_MS: Final = 200
 WINDOW_NS: Final = 50_000_000
 KEYS_PER_WINDOW: Final = 6
 SCOPE: Final = "refund"
