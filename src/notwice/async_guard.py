@@ -516,7 +516,7 @@ class AsyncGuard(GuardBase):
             await operation.complete(value)
         except EncodingError as error:
             self._runtime.tell("result_omitted", operation.view.record, detail=str(error))
-            await operation.omit()
+            await operation.omit(f"the result was not kept: {error}")
 
     async def _loser(self, operation: AsyncOperation, error: OwnershipLost, policy: Policy) -> Duplicate:
         """What a duplicate would get now: that is what the owner who lost its operation gets."""

@@ -73,6 +73,7 @@ RETRY_AFTER_MAX: Final = 30  # seconds; a duplicate is told to wait as long as t
 PAUSE_MAX_MS: Final = 300_000  # re-runs come after 0, 2, 4, 8 ... 256, 300 seconds
 RECONCILE_PAUSE_MS: Final = 30_000  # an unknown outcome is not asked for again before
 ERROR_CHARACTERS_MAX: Final = 500
+TOO_LARGE: Final = "the result was not kept: it is too large for the store"
 AUDIT_NOTES_MAX: Final = 50
 REQUEST_BYTES_MAX: Final = 2**18  # each write carries it, and the smallest engine keeps 400 KB in a record
 PROGRESS_POINTS_MAX: Final = 1_000  # each write carries them all: n steps write n * n / 2 results
@@ -377,10 +378,10 @@ def too_full(progress: tuple[tuple[str, bytes], ...]) -> bool:
     return len(progress) > PROGRESS_POINTS_MAX or size > PROGRESS_BYTES_MAX
 
 
-def finished(record: Record, etag: bytes, *, state: State, result: Result) -> Record:
-    """The record with its final answer. A stored request has served its purpose, and goes."""
+def finished(record: Record, etag: bytes, *, state: State, result: Result, error: str = "") -> Record:
+    """The record with its final answer, and why that could not be kept. A stored request has served its purpose."""
     fields: list[Any] = [*record]
-    fields[_STATE], fields[_ETAG], fields[_RESULT], fields[_ERROR], fields[_SILENT] = state, etag, result, "", None
+    fields[_STATE], fields[_ETAG], fields[_RESULT], fields[_ERROR], fields[_SILENT] = state, etag, result, error, None
     fields[_REQUEST] = None
     return make_record(fields)
 
@@ -404,9 +405,9 @@ def has_body(record: Record) -> bool:
 
 
 def omitting(record: Record) -> Record:
-    """The record without its result's body: the marker ``omitted``."""
+    """The record without its result's body: the marker ``omitted``. It says why, if it says nothing else."""
     assert record.result is not None  # only of those that have a body
-    return record._replace(result=record.result._replace(body=None))
+    return record._replace(result=record.result._replace(body=None), error=record.error or TOO_LARGE)
 
 
 def ends_alike(one: Record, other: Record) -> bool:

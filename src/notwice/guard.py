@@ -502,7 +502,7 @@ class Guard(GuardBase):
             operation.complete(value)
         except EncodingError as error:
             self._runtime.tell("result_omitted", operation.view.record, detail=str(error))
-            operation.omit()
+            operation.omit(f"the result was not kept: {error}")
 
     def _loser(self, operation: Operation, error: OwnershipLost, policy: Policy) -> Duplicate:
         """What a duplicate would get now: that is what the owner who lost its operation gets."""

@@ -64,9 +64,12 @@ class Operation(OperationBase):
         """Finish the operation with a definite refusal, which is replayed, too. `value` may be an exception."""
         self._move(self._failing(value), transaction)
 
-    def omit(self) -> None:
-        """Finish the operation without keeping its result: duplicates are told that it is done and was omitted."""
-        self._move(self._completing(OMITTED))
+    def omit(self, why: str = "") -> None:
+        """Finish the operation without keeping its result: duplicates are told that it is done and was omitted.
+
+        `why` is for people: it stands in the record.
+        """
+        self._move(self._completing(OMITTED, why))
 
     def checkpoint(self, point: str, data: object = None, *, transaction: object = None) -> None:
         """Keep that the step `point` is done, with its result `data`, for a later attempt to see."""
@@ -225,9 +228,12 @@ class AsyncOperation(OperationBase):
         """Finish the operation with a definite refusal, which is replayed, too. `value` may be an exception."""
         await self._move(self._failing(value), transaction)
 
-    async def omit(self) -> None:
-        """Finish the operation without keeping its result: duplicates are told that it is done and was omitted."""
-        await self._move(self._completing(OMITTED))
+    async def omit(self, why: str = "") -> None:
+        """Finish the operation without keeping its result: duplicates are told that it is done and was omitted.
+
+        `why` is for people: it stands in the record.
+        """
+        await self._move(self._completing(OMITTED, why))
 
     async def checkpoint(self, point: str, data: object = None, *, transaction: object = None) -> None:
         """Keep that the step `point` is done, with its result `data`, for a later attempt to see."""

@@ -14,7 +14,6 @@ from weakref import ref
 from notwice import core, flows, identity
 from notwice.codec import decode_value, encode_value
 from notwice.errors import (
-    NotApplied,
     NotCompleted,
     OperationEnded,
     OwnershipLost,
@@ -206,10 +205,11 @@ class OperationBase:
 
     # -- the moves as values
 
-    def _completing(self, value: object) -> Move:
+    def _completing(self, value: object, why_omitted: str = "") -> Move:
         self._check_steps()
-        result = result_of(value)
-        return Move("completed", partial(core.finished, state=State.COMPLETED, result=result), True, False, result)
+        result, error = result_of(value), why_omitted[: core.ERROR_CHARACTERS_MAX]
+        change = partial(core.finished, state=State.COMPLETED, result=result, error=error)
+        return Move("completed", change, ends=True, result=result)
 
     def _failing(self, value: object) -> Move:
         self._check_steps()
@@ -272,11 +272,13 @@ class OperationBase:
             return self._suspending("left without an answer", None)
         if isinstance(error, StepsChanged):  # whatever else it may count as, what is done is not known
             return self._suspending(error, None)
-        if isinstance(error, (NotApplied, *policy.not_applied_errors)):
-            return self._abandoning()
-        if policy.final_errors and isinstance(error, policy.final_errors):
-            return self._failing(error)
-        return self._suspending(error, None)
+        match policy.says_of(error):
+            case "not_applied":
+                return self._abandoning()
+            case "final":
+                return self._failing(error)
+            case "unknown":
+                return self._suspending(error, None)
 
     def _is_over(self, error: BaseException | None) -> bool:
         """Whether nothing is left to do for a handler that leaves; who never heard of its loss is to hear of it now."""

@@ -12,6 +12,7 @@ from datetime import timedelta
 from enum import Enum
 from typing import Any, Final, Literal, TypeVar, cast
 
+from notwice.errors import NotApplied, NotwiceError
 from notwice.model import RecoveryKind, Terms
 
 Duration = float | int | timedelta
@@ -145,8 +146,10 @@ class Policy:
         ``complete(…, transaction=…)``. An unfinished record then proves that nothing happened, so it may run again.
     store_request: whether the record keeps the request until the operation is finished, for `guard.recover` and for
         ``operation.request``; it then has to be a value that can be stored, of at most 256 KiB.
-    final_errors: exception types of the handler that are an answer: they fail the operation, and are replayed.
-    not_applied_errors: exception types of the handler that prove that nothing happened: they free the operation.
+    final_errors: exception types of the handler that are an answer: they fail the operation, and are replayed as
+        `RecordedFailure` with their type's name and message.
+    not_applied_errors: exception types of the handler that prove that nothing happened: they free the operation. Of
+        both lists the most specific type decides; the same type can't stand in both.
 
     Raises `TypeError` or `ValueError` with a sentence for anything else.
     """
@@ -186,6 +189,9 @@ class Policy:
         _check_count("unresolved_max", self.unresolved_max)
         _check_types("final_errors", self.final_errors)
         _check_types("not_applied_errors", self.not_applied_errors)
+        for kind in set(self.final_errors) & set(self.not_applied_errors):
+            message = f"{kind.__qualname__} can't be both: an answer (final_errors), and proof that nothing happened"
+            raise ValueError(message)
         put = object.__setattr__
         put(self, "terms", self._terms())
         put(self, "wait_seconds", seconds("wait", self.wait, zero=True))
@@ -205,6 +211,25 @@ class Policy:
             deduplicated=self.recovery.deduplicated,
             atomic=self.atomic,
         )
+
+    def says_of(self, error: BaseException) -> Literal["final", "not_applied", "unknown"]:
+        """What an exception of the handler says of the operation: it is an answer, nothing happened, or nobody knows.
+
+        The most specific type that is listed decides, so ``final_errors=(Declined,)`` may stand beside
+        ``not_applied_errors=(PaymentError,)``. An error of notwice's own counts only where its type is listed (a store
+        that did not answer in the middle is no answer), and so does what is no `Exception`: a cancelled or interrupted
+        handler proves nothing.
+        """
+        for kind in type(error).__mro__:
+            if kind is BaseException and not isinstance(error, Exception):
+                break
+            if kind is NotApplied or kind in self.not_applied_errors:
+                return "not_applied"
+            if kind in self.final_errors:
+                return "final"
+            if kind is NotwiceError:
+                break
+        return "unknown"
 
     @classmethod
     def money_guard(cls) -> Policy:

@@ -165,7 +165,9 @@ class _Writer:
         """Write a member by its name, a combination of flags by its number."""
         named = type(value).__members__.get(value.name) is value  # the name of a combination may be None
         if not named and not isinstance(value, Flag):
-            raise EncodingError(f"a value of {type(value).__qualname__} is no member of that Enum; return one of its members")
+            raise EncodingError(
+                f"a value of {type(value).__qualname__} is no member of that Enum; return one of its members"
+            )
         self.items(b"E", [classes.name_of(type(value)), value.name if named else value.value], depth)
 
     def moment(self, tag: bytes, value: datetime | time, depth: int) -> None:

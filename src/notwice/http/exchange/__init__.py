@@ -248,13 +248,13 @@ class Exchange:
         One of ``final_errors`` is told alike to the first caller and to the next. A handler's word that nothing
         happened is told only if the guard could free the key by it; else the caller gets what a duplicate would get.
         """
-        policy = owned.policy
-        if isinstance(error, (NotApplied, *policy.not_applied_errors)):
+        meaning = owned.policy.says_of(error)
+        if meaning == "not_applied":
             if owned.guarded and not owned.freed:
                 return self._told_as_duplicate(owned.view, request)
             told = error.problem() if isinstance(error, NotApplied) else problem("not_applied", retry_after=1)
             return refusal(self._look, told)
-        if isinstance(error, policy.final_errors):
+        if meaning == "final":
             return failure(self._look, owned.operation)
         return self.error(error, request) if isinstance(error, OwnershipLost) else None
 
