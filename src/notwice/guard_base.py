@@ -119,20 +119,21 @@ class GuardBase:
         GuardBase.__init__(bound, self._runtime, self._policy, namespace)
         return bound
 
-    def recovers(self, scope: str, *, policy: Policy | None = None) -> Callable[[_F], _F]:
+    def recovers(self, scope: str, *, policy: Policy | None = None, needs_request: bool = False) -> Callable[[_F], _F]:
         """Register what finishes the operations of a scope for `recover`: ``@guard.recovers("refund:{order_id}")``.
 
         `scope` is a scope as it is, or a template with plain names. The function is called with the operation and, by
         their names, with the texts that the template's fields stand for; what it returns completes the operation,
         unless it has ended that itself. Of `policy` (by default the guard's) count the lease and the function of
-        `reconcile`: whether an operation may run again says the policy that was stored with it.
+        `reconcile`: whether an operation may run again says the policy that was stored with it. `needs_request`: what
+        keeps no request is left alone, instead of using up its attempts.
 
         Raises `ValueError` for a malformed template or one that has a handler, `TypeError` for what can't be called.
         """
 
         def register(function: _F) -> _F:
             refuse_lazy(function, asynchronous=self._asynchronous)
-            self._runtime.handlers.add(scope, function, policy)
+            self._runtime.handlers.add(scope, function, policy, needs_request=needs_request)
             return function
 
         return register
@@ -188,6 +189,8 @@ class GuardBase:
         if found is None:
             return "held" if core.held(view) else "unhandled"
         handler, values = found
+        if handler.needs_request and record.request is None:
+            return "held" if core.held(view) else "unhandled"
         policy = replace(handler.policy or policy, store_failure="refuse")  # nothing runs without its record
         terms = record.terms._replace(lease_ms=policy.terms.lease_ms)
         can_ask = policy.recovery.function is not None

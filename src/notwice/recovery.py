@@ -37,7 +37,8 @@ class Round(NamedTuple):
     failed: the handler raised, or left the outcome open; the next try comes after a pause that grows.
     waiting: not due yet: a pause, or somebody is at work.
     held: a person has to decide. What ran out of attempts or time is held, too.
-    unhandled: the policy allows it, but nothing is registered for the scope, or nothing to ask about the outcome.
+    unhandled: the policy allows it, but nothing is registered for the scope, there is nothing to ask with, or the
+        request that the handler needs was not stored.
     elsewhere: somebody else was quicker.
     unreadable: records of a newer release, damaged ones, or sealed with a key that is not here.
     """
@@ -60,6 +61,7 @@ class Handler(NamedTuple):
     pattern: re.Pattern[str]
     function: Callable[..., Any]
     policy: Policy | None
+    needs_request: bool
 
 
 class Work(NamedTuple):
@@ -83,7 +85,14 @@ class Handlers:
     def __bool__(self) -> bool:
         return bool(self._exact or self._templates)
 
-    def add(self, scope: str, function: Callable[..., Any], policy: Policy | None = None) -> None:
+    def add(
+        self,
+        scope: str,
+        function: Callable[..., Any],
+        policy: Policy | None = None,
+        *,
+        needs_request: bool = False,
+    ) -> None:
         """Register a handler. Raises `ValueError` for a malformed template, or for one that has a handler already."""
         if scope in self._exact or scope in self._templates:
             message = f"the scope {scope!r} has a handler for recovery already; register one for each scope"
@@ -92,7 +101,7 @@ class Handlers:
             message = f"the handler of the scope {scope!r} must be a function that is given the operation"
             raise TypeError(message)
         pattern = _pattern(scope)
-        (self._templates if pattern.groups else self._exact)[scope] = Handler(pattern, function, policy)
+        (self._templates if pattern.groups else self._exact)[scope] = Handler(pattern, function, policy, needs_request)
 
     def find(self, scope: str) -> tuple[Handler, Mapping[str, str]] | None:
         """The handler of a scope, with the values of its template's fields."""

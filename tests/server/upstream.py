@@ -11,6 +11,7 @@ import sys
 import threading
 
 RELEASED = threading.Event()
+FLAKED = threading.Event()
 
 
 class Service(http.server.BaseHTTPRequestHandler):
@@ -72,6 +73,14 @@ class Service(http.server.BaseHTTPRequestHandler):
         """Close the connection instead of answering."""
         self.body()
         self.close_connection = True
+
+    def on_flaky(self) -> None:
+        """Close the connection instead of answering the first time, and then tell what came."""
+        if FLAKED.is_set():
+            self.on_echo()
+        else:
+            FLAKED.set()
+            self.on_close()
 
     def on_nonsense(self) -> None:
         self.body()

@@ -13,7 +13,9 @@ from typing import Unpack
 from urllib.parse import quote
 
 from notwice.async_guard import AsyncGuard
+from notwice.core import REQUEST_BYTES_MAX
 from notwice.errors import NotwiceError
+from notwice.guard_base import ABSENT
 from notwice.http.asgi_run import App, Receive, Run, Scope, Send, give
 from notwice.http.exchange import (
     SHARED,
@@ -26,7 +28,9 @@ from notwice.http.exchange import (
     HttpPolicy,
     RequestHeaders,
     RequestView,
+    Terms,
     http_policy_of,
+    restored,
 )
 from notwice.http.spool import Spool
 from notwice.model import Replay
@@ -77,6 +81,20 @@ class IdempotencyMiddleware:
             elif self._status_path is not None and self._exchange.is_look_up(scope["method"], scope["path"]):
                 return await self._serve(scope, receive, send)
         return await self.app(scope, receive, send)
+
+    async def rerun(self, operation: AsyncOperation) -> None:
+        """Give the stored request of a recovered operation to the app once more, whose answer ends the operation.
+
+        Register it with ``guard.recovers("http", needs_request=True)(middleware.rerun)``, by the scope of the policy.
+        The request comes without what layers outside of this one would have put into its scope, and without its
+        credentials, unless ``stored_headers`` names them. Raises what the app raises.
+        """
+        scope, content = restored(operation.request)
+        request = _view(scope)
+        body = Spool()
+        body.write(content)
+        guards = self._exchange.guards(request, operation.namespace, operation.scope)
+        await Run(self._exchange, operation, body=body, request=request, guards=guards).unseen(self.app)
 
     def _has_key(self, scope: Scope) -> bool:
         header = self._header
@@ -164,6 +182,7 @@ class IdempotencyMiddleware:
             outcome = await self._guard.begin(
                 terms.scope,
                 asked.key,
+                request=self._stored(request, body, terms),
                 fingerprint=exchange.fingerprint(request, body),
                 policy=terms.policy,
                 namespace=asked.namespace,
@@ -175,6 +194,13 @@ class IdempotencyMiddleware:
         if isinstance(outcome, Replay) and not await self._authorized(request):
             return exchange.forbidden()
         return exchange.answer(outcome, request)
+
+    def _stored(self, request: RequestView, body: Spool, terms: Terms) -> object:
+        """What the record is to keep of the request, if the policy stores it and it is not too large."""
+        if not self._guard._policy_of(terms.policy).store_request or body.size > REQUEST_BYTES_MAX:
+            return ABSENT
+        stored = self._exchange.storable(request, body)
+        return ABSENT if stored is None else stored
 
     async def _read(self, request: RequestView, body: Spool, receive: Receive) -> Answer | Gone | None:
         """Read the whole body. A client that hangs up before runs nothing."""

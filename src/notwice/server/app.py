@@ -19,8 +19,9 @@ import math
 import signal
 import socket
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from dataclasses import dataclass
+from functools import partial
 
 import uvicorn
 
@@ -29,6 +30,7 @@ from notwice.http import HttpPolicy
 from notwice.http.asgi import IdempotencyMiddleware
 from notwice.observe import LogObserver
 from notwice.privacy import keys_in
+from notwice.recovery import keep_recovering_async
 from notwice.server.edge import Edge
 from notwice.server.health import PROBE, Health
 from notwice.server.inbound import Inbound
@@ -76,6 +78,8 @@ def compose(settings: Settings) -> Gateway:
     upstream = Upstream(settings)
     proxy = Proxy(settings, upstream)
     guarded = IdempotencyMiddleware(proxy, guard=guard, http_policy=http_policy)
+    if settings.store_requests:
+        guard.recovers(settings.scope, needs_request=True)(guarded.rerun)
     healthy = Health(guarded, path=settings.health_path, guard=guard, upstream=upstream)
     return Gateway(Edge(healthy, access_log=settings.access_log), proxy, guard, upstream)
 
@@ -90,6 +94,7 @@ def policy_of(settings: Settings) -> Policy:
         unresolved_max=settings.unresolved_max,
         store_timeout=settings.store_timeout,
         store_failure=settings.store_failure,
+        store_request=settings.store_requests,
     )
 
 
@@ -115,6 +120,7 @@ def http_policy_of(settings: Settings) -> HttpPolicy:
         request_bytes_max=settings.request_bytes_max,
         response_bytes_max=settings.response_bytes_max,
         status_path=settings.status_path or None,
+        stored_headers=settings.stored_headers,
         retention_header=settings.retention_header or None,
     )
 
@@ -139,7 +145,7 @@ async def _serve(
     server = _Server(_uvicorn_config(gateway.app, settings), lambda: announce(_url(listener)))
     try:
         await gateway.guard.lookup(*PROBE)
-        async with _purging(gateway.guard, settings.purge_every):
+        async with _purging(gateway.guard, settings.purge_every), _recovering(gateway.guard, settings.recover_every):
             await server.serve(sockets=[listener])
     finally:
         await gateway.proxy.give_up(CANCELLED_SECONDS)
@@ -149,6 +155,24 @@ async def _serve(
 
 def _purging(guard: AsyncGuard, every_seconds: float) -> contextlib.AbstractAsyncContextManager[object]:
     return guard.purge_every(every_seconds) if every_seconds else contextlib.nullcontext()
+
+
+@contextlib.asynccontextmanager
+async def _recovering(guard: AsyncGuard, every_seconds: float) -> AsyncGenerator[None]:
+    """Send stored requests again meanwhile, one at a time; the one that is under way at the end is waited for."""
+    if not guard.has_handlers:
+        yield
+        return
+    stop = asyncio.Event()
+    recover = partial(guard.recover, all_namespaces=True, stopping=stop.is_set)
+    worker = asyncio.create_task(keep_recovering_async(recover, stop=stop, every=every_seconds))
+    try:
+        yield
+    finally:
+        stop.set()
+        await asyncio.wait([worker], timeout=CANCELLED_SECONDS)
+        worker.cancel()
+        await asyncio.wait([worker])
 
 
 def _uvicorn_config(app: App, settings: Settings) -> uvicorn.Config:

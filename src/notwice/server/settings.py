@@ -73,6 +73,16 @@ class Settings:
         "hold",
         "what may happen to a request whose outcome is unknown: hold it, or send it to the upstream again",
     )
+    store_requests: bool = option(
+        SWITCH,
+        "false",
+        "keep each request until its outcome is known, to send it to the upstream again without waiting for a retry; "
+        "with --recovery rerun, and for requests of up to 256 KiB",
+    )
+    stored_headers: tuple[str, ...] = option(
+        NAMES, "", "headers to keep with a request although they look like credentials, like Authorization"
+    )
+    recover_every: float = option(TIMEOUT, "10s", "how often stored requests are looked for that have to be sent again")
     wait: float = option(DURATION, "0", "how long a duplicate of a running request waits for its answer")
     lease: float = option(TIMEOUT, "5m", "how long a gateway may be silent before its requests count as unresolved")
     retention: float | None = option(RETENTION, "30d", "how long an answer is kept; forever: without end")
@@ -144,12 +154,24 @@ class Settings:
             )
         if not self.health_path:
             yield "--health-path can't be empty: say a path that the upstream does not use."
+        yield from self._complaints_of_requests()
         if self.seal_keys and self.seal_keys_file:
             yield "The keys that seal are given by NOTWICE_SEAL_KEYS or --seal-keys-file, not by both."
         if self.principal.kind == "jwt":
             yield from self._complaints_of_tokens()
         elif unused := self._given_for_tokens():
             yield f"{', '.join(unused)}: --principal does not say jwt:CLAIM, so no token would be verified."
+
+    def _complaints_of_requests(self) -> Iterator[str]:
+        if self.store_requests and self.recovery != "rerun":
+            yield "--store-requests: only with --recovery rerun is a request sent again; say that, or leave this out."
+        if self.stored_headers and not self.store_requests:
+            yield "--stored-headers: no request is stored without --store-requests."
+        if self.store_requests and self.hash_keys and not (self.seal_keys or self.seal_keys_file):
+            yield (
+                "--store-requests keeps each request with its key, which --hash-keys is to hide: give keys that seal, "
+                "too, by --seal-keys-file."
+            )
 
     def _given_for_tokens(self) -> list[str]:
         return [

@@ -42,8 +42,8 @@ from notwice.http.exchange.dialect import Dialect
 from notwice.http.exchange.headers import KEPT_HEADERS, Headers, exposed, without
 from notwice.http.exchange.keys import read_key, read_query_key
 from notwice.http.exchange.request import Asked, Gone, HeaderMissing, RequestHeaders, RequestView
-from notwice.http.exchange.stored import StoredRequest, restored, storable
 from notwice.http.exchange.settings import SHARED, Ending, HttpFields, HttpPolicy, body_alone, http_policy_of
+from notwice.http.exchange.stored import StoredRequest, restored, storable
 from notwice.identity import join_scope
 from notwice.model import Fingerprint, InProgress, Mismatch, RecordView, Replay, Unresolved
 from notwice.policy import Policy

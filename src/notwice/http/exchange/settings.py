@@ -131,8 +131,8 @@ class HttpPolicy:
         put(self, "header", _header_name("header", self.header))
         if self.retention_header is not None:
             put(self, "retention_header", _header_name("retention_header", self.retention_header))
-        names = _kept(self.stored_headers)
-        put(self, "stored_headers", frozenset({*names, self.header.lower()}))
+        stored = frozenset(name.lower() for name in _names("stored_headers", self.stored_headers))
+        put(self, "stored_headers", stored | {self.header.lower()})
         put(self, "look", _dialect(self.dialect))
         put(self, "endings", {**STATUSES, **_endings(self.statuses)})
         put(self, "kept_headers", _kept(self.kept_headers))
