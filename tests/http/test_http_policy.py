@@ -18,7 +18,7 @@ from notwice.http.exchange.settings import body_alone
 FIELDS = [
     *("principal", "challenge", "methods", "required", "header", "strict", "dialect", "scope", "statuses"),
     *("kept_headers", "request_bytes_max", "response_bytes_max", "fingerprint", "canonical_json", "status_path"),
-    *("retention_header", "authorize_replay", "policy"),
+    *("retention_header", "stored_headers", "authorize_replay", "policy"),
 ]
 
 
