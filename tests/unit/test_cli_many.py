@@ -466,6 +466,18 @@ def test_sealed_records(storm: Storm, run: Run, monkeypatch: pytest.MonkeyPatch)
     assert run("ls").status == 2
 
 
+def test_sealed_records_are_carried_as_they_lie(storm: Storm, run: Run, tmp_path: Path) -> None:
+    """P15: `export` and `import` need no key: what is sealed stays sealed, and opens in the other store."""
+    privacy = Privacy(keys=[new_key("2027-01")])
+    with Guard.open(storm.url, privacy=privacy) as sealed:
+        sealed.run(lambda: "4111", scope="s", key="k")
+    other = f"sqlite:///{tmp_path / 'other.db'}"
+    assert run("export", "--to", other).status == 0
+    assert b"4111" not in (tmp_path / "other.db").read_bytes()
+    with Guard.open(other, privacy=privacy) as carried:
+        assert carried.run(lambda: pytest.fail("it ran"), scope="s", key="k") == "4111"
+
+
 def test_a_key_is_made(run: Run) -> None:
     """`notwice key` prints a key that works, another one each time, and refuses a name that can't be one."""
     keys = [run("key", "2027-01").out.strip() for _ in range(2)]

@@ -394,6 +394,20 @@ class Everything:
         self.fails(lambda: self.guard.begin("s", MARK, request=object()))
         self.fails(lambda: self.guard.begin("s", MARK).complete(object()))
 
+    def steps(self) -> None:
+        """Steps, one of which fails, and a worker that comes to grief over what they leave."""
+
+        def raises() -> None:
+            raise ValueError(MARK)
+
+        operation = self.begin("stepped", policy=Policy(recovery=rerun, store_request=True))
+        operation.step(MARK, lambda: {"card": MARK})
+        with pytest.raises(ValueError, match=MARK), operation:
+            operation.step("failing", raises)
+        self.clock.advance(400)
+        self.look(self.guard.recover({"s": lambda *_, **__: raises()}))
+        self.look(self.guard.recover({"other": print}))
+
     def operators(self) -> None:
         for view in self.guard.operations():
             self.look(view)
@@ -418,6 +432,7 @@ def test_nothing_private_is_logged(privacy: Privacy | None, caplog: pytest.LogCa
     use = Everything(guard, clock)
     use.ends()
     use.errors()
+    use.steps()
     use.operators()
     lose(guard, clock, store, {"card": MARK})
     told = {event.name for event in notebook.events}
