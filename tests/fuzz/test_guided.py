@@ -11,7 +11,7 @@ from tests.fuzz.search import Bounds, Found, search
 from tests.fuzz.target import Target
 from tests.fuzz.targets import EVERY, TARGETS
 
-BOUNDS = Bounds(runs=20_000, seconds=3)
+BOUNDS = Bounds(runs=20_000, seconds=2)
 
 
 @pytest.fixture(scope="module")

@@ -96,13 +96,13 @@ class Exchange:
     async def send(self, body: bytes) -> None:
         """Send a part of the body. Raises `UpstreamLost` if the upstream does not take it in time."""
         if body and self._protocol.our_state is h11.SEND_BODY:
-            self._wire.write(self._protocol.send(h11.Data(data=body)) or b"")
+            self._say(h11.Data(data=body))
             await self._drain()
 
     async def end(self) -> None:
         """Say that the request is whole. From now on the upstream may not be silent for too long."""
         if self._protocol.our_state is h11.SEND_BODY:
-            self._wire.write(self._protocol.send(h11.EndOfMessage()) or b"")
+            self._say(h11.EndOfMessage())
             await self._drain()
         self._sent = True
         if self._reading is not None:
@@ -131,6 +131,13 @@ class Exchange:
         """Whether request and answer are whole and the connection may carry another."""
         ours, theirs = self._protocol.our_state, self._protocol.their_state
         return ours is h11.DONE and theirs is h11.DONE and self._wire.quiet and not self._protocol.trailing_data[0]
+
+    def _say(self, event: h11.Data | h11.EndOfMessage) -> None:
+        """Send a part of the body, or its end. A body that is not as long as it was said to be is never whole."""
+        try:
+            self._wire.write(self._protocol.send(event) or b"")
+        except h11.LocalProtocolError as error:
+            raise UpstreamLost(f"the request could not be sent whole: {error}") from error
 
     async def _drain(self) -> None:
         try:
