@@ -67,20 +67,26 @@ def answers(port: int) -> bool:
 def mariadb_server(settings: Sequence[str] = ()) -> Iterator[MariadbServer]:
     """A server of its own, with `settings` like ``--sync-binlog=0``. It is killed in the end."""
     with server_folder() as folder:
-        data, port = folder / "data", free_port()
-        install(data)
-        setup = folder / "setup.sql"
-        setup.write_text(SETUP, encoding="utf-8")
-        given = [f"--datadir={data}", f"--port={port}", "--bind-address=127.0.0.1", f"--socket={folder / 'socket'}"]
-        given += [f"--pid-file={folder / 'pid'}", "--skip-name-resolve", "--innodb-buffer-pool-size=64M"]
-        given += ["--innodb-log-file-size=32M", "--character-set-server=utf8mb4", f"--init-file={setup}"]
-        command = [program("mariadbd"), "--no-defaults", *given, *settings]
-        server = MariadbServer(command, port=port, log=folder / "log", answers=answers)
-        setup.write_text("", encoding="utf-8")  # it is run at each start
-        try:
+        install(folder / "data")
+        with server_on(folder / "data", folder, settings, setup=SETUP) as server:
             yield server
-        finally:
-            server.kill()
+
+
+@contextmanager
+def server_on(data: Path, folder: Path, settings: Sequence[str] = (), *, setup: str = "") -> Iterator[MariadbServer]:
+    """A server on files that are there; all else of its own lies in another folder. It is killed in the end."""
+    port, first = free_port(), folder / "setup.sql"
+    first.write_text(setup, encoding="utf-8")
+    given = [f"--datadir={data}", f"--port={port}", "--bind-address=127.0.0.1", f"--socket={folder / 'socket'}"]
+    given += [f"--pid-file={folder / 'pid'}", "--skip-name-resolve", "--innodb-buffer-pool-size=64M"]
+    given += ["--innodb-log-file-size=32M", "--character-set-server=utf8mb4", f"--init-file={first}"]
+    command = [program("mariadbd"), "--no-defaults", *given, *settings]
+    server = MariadbServer(command, port=port, log=folder / "log", answers=answers)
+    first.write_text("", encoding="utf-8")  # it is run at each start
+    try:
+        yield server
+    finally:
+        server.kill()
 
 
 def install(data: Path) -> None:

@@ -85,6 +85,16 @@ class Server:
                 self.kill()
                 pytest.fail(f"{self._command[0]} did not start: {self._log.read_text()[-2_000:]}")
 
+    def start_if_ended(self) -> None:
+        """Start it if it has ended by itself."""
+        if self.process.poll() is not None:
+            self.start()
+
+    def restart(self) -> None:
+        """Kill it, and start it again."""
+        self.kill()
+        self.start()
+
     def kill(self) -> None:
         """End it without a word to anybody, and wait for that."""
         self._end(signal.SIGKILL)

@@ -115,11 +115,8 @@ def answers(port: int) -> bool:
     return False
 
 
-def server_in(
-    folder: Path, program: Path, port: int, settings: Sequence[str], *, own_user: bool = False
-) -> RedisServer:
-    """A server whose data lie below a folder. Somebody must kill it."""
-    data = folder / str(port)
+def server_in(data: Path, program: Path, port: int, settings: Sequence[str], *, own_user: bool = False) -> RedisServer:
+    """A server whose data lie in a folder. Somebody must kill it."""
     data.mkdir(exist_ok=True)
     if os.geteuid() == 0 and not own_user:
         shutil.chown(data, USER, GROUP)
@@ -133,7 +130,7 @@ def redis_server(kind: str, settings: Sequence[str] = SAFE) -> Iterator[RedisSer
     """A server of its own. It is killed in the end."""
     with server_folder() as folder, ExitStack() as stack:
         program = reachable(programs(kind)[0], folder)
-        server = server_in(folder, program, free_ports(1)[0], settings)
+        server = server_in(folder / "data", program, free_ports(1)[0], settings)
         stack.callback(server.kill)
         yield server
 
@@ -147,7 +144,7 @@ def redis_cluster(kind: str, settings: Sequence[str] = (), *, node_timeout_ms: i
         for port in free_ports(NODES):
             cluster = ["--cluster-enabled", "yes", "--cluster-port", str(bus_of(port))]
             cluster += ["--cluster-node-timeout", str(node_timeout_ms)]
-            nodes.append(server_in(folder, program, port, [*SAFE, *cluster, *settings]))
+            nodes.append(server_in(folder / str(port), program, port, [*SAFE, *cluster, *settings]))
             stack.callback(nodes[-1].kill)
         addresses = [f"127.0.0.1:{node.port}" for node in nodes]
         make = [str(command_line), "--cluster", "create", *addresses, "--cluster-replicas", "1", "--cluster-yes"]

@@ -1,11 +1,8 @@
 """Power cuts and full disks under a server; and connections that are encrypted."""
 
 import datetime as dt
-import itertools
-import random
-import subprocess
-from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from ipaddress import IPv4Address
 from pathlib import Path
 
@@ -19,7 +16,8 @@ from notwice import StoreUnavailable
 from notwice.model import Insert
 from notwice.stores import open_async_store, open_store
 from notwice.testing.conformance.records import get, insert, new_record, stored
-from tests.engines.claims import Claims, missing_in
+from tests.engines.disks import Disk, disk_in, loses_in_some_power_cut, lost_in_power_cuts, survives_a_full_disk
+from tests.engines.outages import run_through_kills
 from tests.engines.private import server_folder
 from tests.engines.redis import (
     REDIS,
@@ -32,95 +30,51 @@ from tests.engines.redis import (
     redis_server,
     server_in,
 )
-from tests.stores.test_power_cut import Disk, why_not
 
-CUTS = 20
-CONTROL_CUTS_MAX = 20
 EVERY_SECOND = ("--appendonly", "yes", "--appendfsync", "everysec", "--save", "")
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    reason = why_not()
-    if reason:
-        pytest.skip(reason)
-    try:
-        disk = Disk(tmp_path)
-    except subprocess.CalledProcessError as error:
-        pytest.skip(f"no loop device to be had: {error.stderr}")
-    yield disk
-    disk.detach()
+    with disk_in(tmp_path) as disk:
+        yield disk
 
 
-def cut_once(disk: Disk, program: Path, settings: Sequence[str], *, claims: int) -> tuple[int, int]:
-    """Cut the power under a server; how many claims were acknowledged before, and how many of those are lost."""
-    disk.mount()
-    server = server_in(disk.mounted_at, program, free_ports(1)[0], settings, own_user=True)
-    try:
-        url = server.url(safe="ignore", timeout=2)
-        writers = Claims(url, enough=claims)
-        assert writers.enough.wait(30)
-        before = list(writers.acknowledged)
-        disk.cut_power()
-        server.kill()
-        writers.join()
-        disk.unmount()
-        disk.mount()
-        server.start()
-        store = open_store(url)
-        lost = missing_in(store, before)
-        store.close()
-    finally:
-        server.kill()
-        disk.unmount()
-    return len(before), lost
+@contextmanager
+def server_of(disk: Disk, kind: str, settings: Sequence[str] = SAFE) -> Iterator[RedisServer]:
+    with server_folder() as folder, disk.mounted() as mounted:
+        program = reachable(programs(kind)[0], folder)
+        server = server_in(mounted / "data", program, free_ports(1)[0], settings, own_user=True)
+        try:
+            yield server
+        finally:
+            server.kill()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [REDIS, VALKEY])
 def test_power_cuts(disk: Disk, kind: str) -> None:
     """P1, P7: a server that syncs each write loses no acknowledged claim in a power cut; bound 3/n for n claims."""
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
-    with server_folder() as folder:
-        program = reachable(programs(kind)[0], folder)
-        counts = [cut_once(disk, program, SAFE, claims=chance.randrange(1, 800)) for _ in range(CUTS)]
-    print(f"{sum(count for count, _ in counts)} claims were acknowledged")
-    assert sum(lost for _, lost in counts) == 0
+    assert lost_in_power_cuts(disk, lambda: server_of(disk, kind), named="prefix", claims_max=800) == 0
 
 
 @pytest.mark.slow
 def test_power_cuts_of_a_lazy_server(disk: Disk) -> None:
     """The control: a server that syncs every second loses claims in a power cut."""
-    with server_folder() as folder:
-        program = reachable(programs(REDIS)[0], folder)
-        assert any(cut_once(disk, program, EVERY_SECOND, claims=500)[1] for _ in range(CONTROL_CUTS_MAX))
+    assert loses_in_some_power_cut(disk, lambda: server_of(disk, REDIS, EVERY_SECOND), named="prefix", claims=500)
 
 
 def test_a_full_disk(disk: Disk) -> None:
     """P8: on a full disk a begin is refused, and nothing that was acknowledged before is lost."""
-    disk.mount()
-    filler = disk.mounted_at / "filler"
-    with server_folder() as folder:
-        program = reachable(programs(REDIS)[0], folder)
-        server = server_in(disk.mounted_at, program, free_ports(1)[0], SAFE, own_user=True)
-        try:
-            store = open_store(server.url(timeout=2, safe="ignore"))
-            insert(store, new_record("before"))
-            with filler.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
-                file.writelines(itertools.repeat(bytes(4_096)))
-            records = (new_record(f"{number}", error="x" * 4_096) for number in range(1_000))
-            with pytest.raises(StoreUnavailable):
-                deque((insert(store, record) for record in records), maxlen=0)
-            filler.unlink()
-            server.kill()
-            server.start()
-            assert stored(store, new_record("before"))
-            store.close()
-        finally:
-            server.kill()
-            disk.unmount()
+    with server_of(disk, REDIS) as server:
+        survives_a_full_disk(disk, server.url(timeout=2, safe="ignore"), server.restart)
+
+
+@pytest.mark.slow
+def test_callers_go_on_through_kills() -> None:
+    """P1, P2, P9, C09: while the server is killed and comes back, each effect happens once and all get its answer."""
+    with redis_server(REDIS) as server:
+        run_through_kills(server, server.url(safe="ignore", timeout=2))
 
 
 # --- encrypted connections --------------------------------------------------------------------------------------------
