@@ -13,6 +13,7 @@ need() {
 need cc gcc
 need curl curl
 need mkfs.ext4 e2fsprogs
+need mkfs.xfs xfsprogs
 need mount mount
 need node nodejs
 need spin spin

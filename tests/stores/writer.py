@@ -7,7 +7,7 @@ is a line ``ack <key> <attempt>`` on standard output, every refused one ``refuse
 import argparse
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -63,7 +63,7 @@ def write_all(store: Store, keys: Iterable[str], *, body_bytes: int, until_refus
             return
 
 
-def main() -> None:
+def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("path", type=Path)
     parser.add_argument("--threads", type=int, default=1)
@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("--until-refused", action="store_true")
     parser.add_argument("--batching", action="store_true")
     parser.add_argument("--unsafe", action="store_true")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(given)
     if arguments.unsafe:
         connection.SETTINGS["synchronous"] = ("OFF", 0)
     try:
