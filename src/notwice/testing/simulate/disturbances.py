@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -13,12 +14,16 @@ from notwice.testing.simulate.weather import LEASE_S
 if TYPE_CHECKING:
     from notwice.testing.simulate.payments import Payments
 
-_COUNTS: Final = Table((0, 3), (1, 4), (2, 3), (4, 1))
+_COUNTS: Final = Table((0, 2), (1, 3), (2, 4), (4, 1))
 _TIMES_S: Final = Table(
     (1.0, 2), (0.002, 3), (0.0005, 2), (3.0, 2), (LEASE_S, 1), (LEASE_S + 1, 2), (25.0, 2), (39.0, 1)
 )
-_WRITES: Final = Table((0, 2), (1, 3), (2, 2), (3, 1), (5, 1))
-"""After how many writes the time counts: what is aimed at a write hits more often than what comes at any time."""
+_BATCH: Final = -1
+_WRITES: Final = Table((0, 2), (1, 3), (2, 2), (3, 1), (5, 1), (_BATCH, 3))
+"""After how many writes the time counts: what is aimed hits more often than what comes at any time.
+
+`_BATCH`: after the next batch of several writes.
+"""
 _OUTAGES_S: Final = Table((0.5, 3), (3.0, 2), (LEASE_S + 2, 2))
 _STEPS_MS: Final = Table((-120_000, 2), (120_000, 2), (3_540_000, 1), (-3_540_000, 1), (5_400_000, 1))
 
@@ -27,13 +32,20 @@ def disturb(payments: Payments) -> None:
     """Plan what is going to be broken in this run, and when."""
     choices = payments.world.choices
     for _ in range(choices.of(_COUNTS)):
-        disturbance, delay = partial(choices.of(_KINDS), payments), choices.of(_TIMES_S)
+        disturbance, delay = partial(_disturb, payments, choices.of(_KINDS)), choices.of(_TIMES_S)
         writes = choices.of(_WRITES)
         later = partial(payments.world.after, delay, None, disturbance)
-        if writes:
+        if writes == _BATCH:
+            payments.world.server.after_batch(later)
+        elif writes:
             payments.world.server.after_writes(writes, later)
         else:
             later()
+
+
+def _disturb(payments: Payments, kind: Callable[[Payments], None]) -> None:
+    if not payments.calm:
+        kind(payments)
 
 
 def _move(payments: Payments) -> None:
@@ -100,6 +112,6 @@ _KINDS: Final = Table(
     (_pause, 4),
     (_outage, 2),
     (_step_clock, 2),
-    (_restart_store, 2),
+    (_restart_store, 3),
     (_cut_power, 1),
 )

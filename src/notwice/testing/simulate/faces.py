@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from notwice.guard_base import Done
 from notwice.model import InProgress, Mismatch, Replay, Unresolved
 from notwice.operation import AsyncOperation, Operation
+from notwice.stores.async_batching import SharedTrips
 from notwice.testing.simulate.link import Road
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from notwice.testing.simulate.provider import Provider
 
 _T = TypeVar("_T")
+_FOR_EVER_S: Final = (
+    10**6
+)  # its time-outs are measured by real time; here the guard's own ones, and the link's, bound it
 Handler = Callable[[], Coroutine[Any, Any, object]]
 AnyOperation = Operation | AsyncOperation
 Begun = AnyOperation | Replay | InProgress | Unresolved | Mismatch
@@ -81,7 +85,8 @@ class TaskFace:
 
     def __init__(self, process: Process) -> None:
         self._process = process
-        self._guard = process.guard()
+        shares = process.world.choices.below(2) == 1
+        self._guard = process.guard(SharedTrips(process.store, timeout=_FOR_EVER_S) if shares else None)
 
     def start(self, call: Coroutine[Any, Any, None]) -> Callable[[], object] | None:
         """Run a call."""

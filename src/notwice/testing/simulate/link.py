@@ -45,8 +45,8 @@ class Far(Protocol):
 class FarStore(Far, Protocol):
     """A store at the other end of a link."""
 
-    def apply(self, ops: Sequence[Op], call: str = "") -> Sequence[Reply]:
-        """Carry out a batch that arrived, of this call."""
+    def apply(self, ops: Sequence[Op]) -> Sequence[Reply]:
+        """Carry out a batch that arrived."""
         ...
 
     def scan(self, query: Query) -> Page:
@@ -127,15 +127,14 @@ class AsyncLink(Road):
         """Nothing: the store outlives its processes."""
 
     def _applying(self, ops: Sequence[Op]) -> Ask:
-        return partial(self._store.apply, ops, CALL.get())
+        return partial(self._store.apply, ops)
 
     def _torn(self, ask: Ask) -> Ask:
         """Some operations of a batch are carried out, and others not."""
         if not isinstance(ask, partial) or ask.func != self._store.apply:
             return ask
-        ops, call = ask.args
         below = self._process.world.choices.below
-        return partial(self._store.apply, [op for op in ops if below(2)], call)
+        return partial(self._store.apply, [op for op in ask.args[0] if below(2)])
 
 
 class BlockingLink:
@@ -222,7 +221,8 @@ def stall(process: Process) -> None:
     """Let a process stand still, perhaps for longer than its leases last."""
     world = process.world
     seconds = world.choices.of(STALLS_S)
-    if process.paused_until_us <= world.now_us:
+    if not process.stalled:
+        process.stalled = True
         process.note(
             Disturbed(at_ns=world.now_ns, kind=Disturbance.PAUSED, process=process.name, detail=f"{seconds} s")
         )
@@ -231,6 +231,7 @@ def stall(process: Process) -> None:
 
 
 def _resume(process: Process) -> None:
+    process.stalled = False
     process.note(Disturbed(at_ns=process.world.now_ns, kind=Disturbance.RESUMED, process=process.name))
 
 

@@ -23,20 +23,24 @@ from notwice.testing.simulate.world import MICROSECONDS, World
 
 _PROGRAMS: Final = Table((1, 2), (2, 4), (3, 2))
 _FACES: Final[Table[Callable[[Process], Face]]] = Table((TaskFace, 3), (ThreadFace, 1))
-_ORDERS: Final = Table((1, 6), (2, 3), (3, 1))
-_CLIENTS: Final = Table((2, 3), (3, 4), (4, 3), (6, 1))
+_ORDERS: Final = Table((1, 5), (2, 4), (3, 1))
+_CLIENTS: Final = Table((2, 3), (3, 4), (4, 3), (6, 2))
 _TRIES: Final = Table((1, 2), (2, 4), (3, 3), (5, 1))
 _STARTS_S: Final = Table((0.0, 6), (0.0004, 3), (0.002, 3), (0.5, 3), (2.0, 3), (LEASE_S, 2), (25.0, 1))
 _PATIENCE_S: Final = Table((4.0, 4), (0.05, 1), (1.0, 2), (LEASE_S + 3, 3))
 _RETRIES_S: Final = Table((1.0, 5), (0.002, 3), (0.1, 2), (LEASE_S + 0.5, 4), (2 * LEASE_S, 1), (0.0, 4))
 """How long a client waits before it calls again; 0: until the last write is just about to be a lease old."""
-_EDGES_S: Final = Table((0.0, 3), (-0.001, 3), (-0.0015, 2), (-0.0021, 1))
+_EDGES_S: Final = Table((0.0, 3), (-0.001, 2), (-0.0021, 2), (-0.02, 2), (-0.045, 1))
 _OTHER_REQUEST: Final = Table((False, 9), (True, 1))
 SETTLED: Final = frozenset({Outcome.DONE, Outcome.REPLAY, Outcome.MISMATCH})
 
 DURATION_S: Final = 110.0
-CALM_AT_S: Final = 40.0
-SETTLE_S: Final = 200.0
+CLEAR_AT_S: Final = 40.0
+CALM_AT_S: Final = CLEAR_AT_S + 40.0
+"""By then whoever was paused has come back, what was late has arrived, and handlers have come to their end."""
+SETTLE_TRIES: Final = 4
+"""At once, after a lease, and two more: by then everything must be settled."""
+SETTLED_AT_S: Final = CALM_AT_S + LEASE_S + 80.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,7 @@ class Request:
     body: object
     tries: int
     plan: Callable[[], Plan]
+    settles: bool = False
 
 
 class Payments:
@@ -65,9 +70,12 @@ class Payments:
             Program(world, "ABC"[number], choices.of(_FACES)) for number in range(choices.of(_PROGRAMS))
         ]
         self.orders: Final = [Order.drawn(choices, number) for number in range(choices.of(_ORDERS))]
+        self.calm = False
         self.console: Final = Console(world)
         for number in range(choices.of(_CLIENTS)):
             self._add_client(number)
+        if len(self.orders) > 1 and choices.below(3) == 1:
+            world.after(choices.of(_STARTS_S), None, self._burst)
         disturb(self)
 
     def _add_client(self, number: int) -> None:
@@ -81,15 +89,31 @@ class Payments:
         )
         self.world.after(choices.of(_STARTS_S), None, partial(self.attempt, request, 1))
 
+    def _burst(self) -> None:
+        """One client asks for all orders in one moment, so that they share trips and heartbeats."""
+        program, plan = self.world.choices.one(self.programs), partial(Plan.drawn, self.world.choices)
+        requests = [
+            Request(f"burst-{number}", order, {"amount": 1}, tries=1, plan=plan)
+            for number, order in enumerate(self.orders)
+        ]
+        calls = [self._call(request, 1, program) for request in requests]
+        if program.process is not None:
+            program.process.at(self.world.now, lambda: [call() for call in calls])
+
     def attempt(self, request: Request, number: int) -> None:
         """Let a client make a call, for the `number`-th time."""
-        world = self.world
-        program = world.choices.one(self.programs)
-        process = program.process
+        program = self.world.choices.one(self.programs)
+        call = self._call(request, number, program)
+        if program.process is not None:
+            program.process.at(self.world.now, call)
+
+    def _call(self, request: Request, number: int, program: Program) -> Callable[[], None]:
+        """Prepare a client's call; nobody is there to take it while the program is down."""
+        world, process = self.world, program.process
         attempt = _Attempt(self, request, number)
         if process is None:
             attempt.again(1.0)
-            return
+            return _nothing
         recorder = Recorder(process, f"{request.client}.{number}", request.client)
         plan = request.plan()
         visit = Visit(
@@ -102,7 +126,7 @@ class Payments:
             provider=self.provider,
         )
         attempt.follow(visit)
-        process.at(world.now, partial(self._start, program, visit, plan=plan, attempt=attempt))
+        return partial(self._start, program, visit, plan=plan, attempt=attempt)
 
     def _start(self, program: Program, visit: Visit, *, plan: Plan, attempt: _Attempt) -> None:
         process = visit.recorder.process
@@ -110,17 +134,30 @@ class Payments:
         if cancel is not None and plan.cancelled_after is not None:
             process.at(self.world.now + plan.cancelled_after, cancel)
 
-    def until_edge(self) -> float:
-        """How long it is until the last write will be a lease old, or nearly so."""
+    def pause(self) -> float:
+        """How long a client waits before it calls again."""
+        seconds = self.world.choices.of(_RETRIES_S)
+        if seconds:
+            return seconds
         edge = self.world.server.written_us / MICROSECONDS + LEASE_S + self.world.choices.of(_EDGES_S)
         return max(0.001, edge - self.world.now)
 
-    def calm(self) -> None:
-        """End all faults, and have every order asked for until it is settled."""
+    def clear(self) -> None:
+        """End all faults: from now on nothing is broken, and nobody new comes."""
+        self.calm = True
+        self.world.server.weather.clear()
+        self.provider.weather.clear()
+
+    def settle(self) -> None:
+        """Have every order asked for, once what was under way has come to its end."""
         self.world.events.append(Calm(at_ns=self.world.now_ns))
         for number, order in enumerate(self.orders):
-            request = Request(f"settler-{number + 1}", order, {"amount": 1}, tries=100, plan=Plan.plain)
+            request = Request(f"settler-{number + 1}", order, {"amount": 1}, SETTLE_TRIES, Plan.plain, settles=True)
             self.attempt(request, 1)
+
+
+def _nothing() -> None:
+    """Nobody takes this call."""
 
 
 class _Attempt:
@@ -135,7 +172,7 @@ class _Attempt:
     def follow(self, visit: Visit) -> None:
         """Make the call, unless the client loses its patience: then it calls again while the first one runs."""
         self._visit = visit
-        if self._number < self._request.tries:
+        if self._number < self._request.tries and not self._request.settles:
             self._payments.world.after(self._payments.world.choices.of(_PATIENCE_S), None, self._lose_patience)
 
     async def carry_out(self) -> None:
@@ -152,12 +189,16 @@ class _Attempt:
 
     def _answered(self) -> None:
         if not self._over and self._visit.recorder.outcome not in SETTLED:
-            self.again(self._payments.world.choices.of(_RETRIES_S) or self._payments.until_edge())
+            self.again(self._payments.pause() if not self._request.settles else self._until_settled())
         self._over = True
+
+    def _until_settled(self) -> float:
+        """A settler waits for a lease first, and then as long as it is told."""
+        return LEASE_S + 0.1 if self._number == 1 else float(self._visit.recorder.retry_after or 1)
 
     def again(self, seconds: float) -> None:
         """Call once more after a while, if the client still wants to."""
         self._over = True
-        if self._number < self._request.tries:
+        if self._number < self._request.tries and (self._request.settles or not self._payments.calm):
             world = self._payments.world
             world.after(seconds, None, partial(self._payments.attempt, self._request, self._number + 1))

@@ -19,8 +19,9 @@ from greenlet import getcurrent, greenlet
 from notwice.async_guard import AsyncGuard
 from notwice.guard import Guard
 from notwice.heart import Heart, Hold
+from notwice.stores.port import AsyncStore
 from notwice.testing.history import Event
-from notwice.testing.simulate.link import AsyncLink, ProcessDied
+from notwice.testing.simulate.link import CALL, AsyncLink, ProcessDied
 from notwice.testing.simulate.loop import ProcessLoop
 
 if TYPE_CHECKING:
@@ -119,6 +120,7 @@ class Process:
         self.name: Final = name
         self.alive = True
         self.paused_until_us = 0
+        self.stalled = False  # it has been paused, and nothing has run in it since
         self.loop: Final = ProcessLoop(self)  # type: ignore[abstract]  # asyncio asks a simulated process for none of the rest
         self.clock: Final = ProcessClock(self)
         self.store: Final = AsyncLink(self, world.server)
@@ -130,16 +132,16 @@ class Process:
 
     # -- what a scenario asks of it
 
-    def guard(self, **options: Any) -> AsyncGuard:  # noqa: ANN401 - the options of an AsyncGuard
-        """A guard for this process's event loop, on the simulated store."""
-        made = AsyncGuard(self.store, clock=self.clock, **options)
-        made._runtime.new_etag = self.world.choices.etag
+    def guard(self, store: AsyncStore | None = None, **options: Any) -> AsyncGuard:  # noqa: ANN401 - those of an AsyncGuard
+        """A guard for this process's event loop, on the simulated store, or on `store` in front of it."""
+        made = AsyncGuard(store or self.store, clock=self.clock, **options)
+        made._runtime.new_etag = self.new_etag
         return made
 
     def blocking_guard(self, **options: Any) -> Guard:  # noqa: ANN401 - the options of a Guard
         """A guard for this process's threads, on the simulated store."""
         made = Guard(self.store.blocking, clock=self.clock, **options)
-        made._runtime.new_etag = self.world.choices.etag
+        made._runtime.new_etag = self.new_etag
         made._runtime.heart.add = partial(self._add_to, made._runtime.heart)  # type: ignore[method-assign]  # see there
         return made
 
@@ -148,6 +150,12 @@ class Process:
         if not isinstance(cast("object", hold.gate.turn), ThreadLock):
             hold.gate.turn = cast("threading.Lock", ThreadLock(self))
         Heart.add(heart, hold, due)
+
+    def new_etag(self) -> bytes:
+        """The next etag of the run; the store remembers which call drew it."""
+        etag = self.world.choices.etag()
+        self.world.server.callers[etag] = CALL.get()
+        return etag
 
     def task(self, coroutine: Coroutine[Any, Any, object]) -> asyncio.Task[object]:
         """Run a coroutine in this process's event loop."""

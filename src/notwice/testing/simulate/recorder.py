@@ -64,6 +64,7 @@ class Recorder:
         self.caller: Final = caller
         self.started = False
         self.outcome: Outcome | None = None
+        self.retry_after: int | None = None
         self._owned = False
 
     @property
@@ -192,7 +193,7 @@ class Recorder:
     ) -> None:
         if self._owned and self.outcome is not None:
             return  # what becomes of an operation that was given are moves
-        self.outcome = outcome
+        self.outcome, self.retry_after = outcome, retry_after
         self.process.note(
             Answered(
                 at_ns=self.now_ns,

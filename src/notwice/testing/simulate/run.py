@@ -10,7 +10,7 @@ from hashlib import sha256
 from notwice.stores.port import Store, StoreClock
 from notwice.testing.history import Header, History
 from notwice.testing.simulate.choices import Choices
-from notwice.testing.simulate.payments import CALM_AT_S, DURATION_S, SETTLE_S, Payments
+from notwice.testing.simulate.payments import CALM_AT_S, CLEAR_AT_S, DURATION_S, SETTLED_AT_S, Payments
 from notwice.testing.simulate.server import KeptStore
 from notwice.testing.simulate.weather import Weather
 from notwice.testing.simulate.world import World
@@ -55,9 +55,11 @@ def run(
     try:
         payments = Payments(world)
         if mode is Mode.LIVENESS:
+            world.run(CLEAR_AT_S)
+            payments.clear()
             world.run(CALM_AT_S)
-            payments.calm()
-            world.run(CALM_AT_S + SETTLE_S)
+            payments.settle()
+            world.run(SETTLED_AT_S)
         else:
             world.run(DURATION_S)
     finally:

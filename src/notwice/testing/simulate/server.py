@@ -56,6 +56,9 @@ class Server:
         self.written_us = 0
         """How many writes took effect, and when the last one did."""
         self._awaited: list[tuple[int, Callable[[], None]]] = []
+        self._awaited_batch: list[Callable[[], None]] = []
+        self.callers: Final[dict[bytes, str]] = {}
+        """By which call each etag was drawn."""
         self.operators: Final[dict[str, OperatorMoved]] = {}
         """What operators are about to do, by the names of their calls."""
         if isinstance(store, KeptStore):
@@ -65,7 +68,11 @@ class Server:
         """Have `function` called once `count` more writes have taken effect."""
         self._awaited.append((self.writes + count, function))
 
-    def apply(self, ops: Sequence[Op], call: str = "") -> Sequence[Reply]:
+    def after_batch(self, function: Callable[[], None]) -> None:
+        """Have `function` called once a batch of several writes has been carried out."""
+        self._awaited_batch.append(function)
+
+    def apply(self, ops: Sequence[Op]) -> Sequence[Reply]:
         """Carry out a batch that arrived."""
         self._check_up()
         if not ops:
@@ -73,7 +80,10 @@ class Server:
         replies = self.store.apply(ops) if len(ops) == 1 else self._apply_in_any_order(ops)
         for op, reply in zip(ops, replies, strict=True):
             if reply.won and not isinstance(op, Get):
-                self._written(op, reply, call)
+                self._written(op, reply)
+        if len(ops) > 1:
+            while self._awaited_batch:
+                self._awaited_batch.pop()()
         return replies
 
     def _apply_in_any_order(self, ops: Sequence[Op]) -> Sequence[Reply]:
@@ -102,7 +112,7 @@ class Server:
         if restart is not None:
             restart()
 
-    def _written(self, op: Op, reply: Reply, call: str) -> None:
+    def _written(self, op: Op, reply: Reply) -> None:
         record = reply.record
         if not isinstance(record, Record):
             return
@@ -111,6 +121,7 @@ class Server:
         for awaited in [each for each in self._awaited if each[0] <= self.writes]:
             self._awaited.remove(awaited)
             awaited[1]()
+        call = self.callers.get(record.etag, "")
         moved = self.operators.pop(call, None)
         if moved is not None:
             self._note(replace(moved, at_ns=self.world.now_ns))

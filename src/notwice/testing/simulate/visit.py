@@ -53,6 +53,7 @@ _ENDINGS: Final = Table(
     (Ending.LEAVE, 1),
 )
 _PAUSES: Final = Table((0.0, 24), (0.5, 6), (2.0, 3), (LEASE_S / 3, 1), (LEASE_S * 0.9, 2), (LEASE_S * 1.4, 2))
+_LONG: Final = "and so on, " * 20
 _RARELY: Final = Table((False, 5), (True, 1))
 _CANCELS: Final = Table((None, 60), (0.0005, 2), (0.0015, 2), (0.003, 1), (0.9, 1), (4.0, 2))
 
@@ -67,6 +68,7 @@ class Plan:
     lingers: float
     confirms: bool
     checkpoints: bool
+    long_answer: bool
     cancelled_after: float | None
 
     @classmethod
@@ -79,13 +81,23 @@ class Plan:
             lingers=choices.of(_PAUSES),
             confirms=choices.of(_RARELY),
             checkpoints=choices.of(_RARELY),
+            long_answer=choices.of(_RARELY),
             cancelled_after=choices.of(_CANCELS),
         )
 
     @classmethod
     def plain(cls) -> Plan:
         """A call whose handler causes its effect and answers."""
-        return cls(False, Ending.ANSWER, 0.0, 0.0, confirms=False, checkpoints=False, cancelled_after=None)
+        return cls(
+            begins=False,
+            ending=Ending.ANSWER,
+            thinks=0.0,
+            lingers=0.0,
+            confirms=False,
+            checkpoints=False,
+            long_answer=False,
+            cancelled_after=None,
+        )
 
 
 class Visit:
@@ -198,7 +210,7 @@ class Visit:
             raise Declined(effect)
         if ending is Ending.BOOM or (ending in _OWN_MOVES and not plan.begins):
             raise Boom
-        return effect
+        return [effect, _LONG] if plan.long_answer else effect
 
     async def reconcile(self, operation: OperationBase) -> object:
         """Ask the provider what became of the effect."""
