@@ -87,14 +87,11 @@ class Privacy:
         if isinstance(cast("object", self.keys), str):
             message = "keys must be several texts `name:secret`, not one text"
             raise TypeError(message)
-        size = self.compress_above_bytes
-        if size is not None and (not isinstance(cast("object", size), int) or isinstance(size, bool) or size < 0):
-            message = f"compress_above_bytes must be a whole number from 0 on, or None, not {size!r}"
-            raise ValueError(message)
+        _check_size(self.compress_above_bytes)
         if not isinstance(cast("object", self.hash_keys), bool):
             message = f"hash_keys must be True or False, not {self.hash_keys!r}"
             raise TypeError(message)
-        if self.redact is not None and not callable(self.redact):
+        if self.redact is not None and not callable(cast("object", self.redact)):
             message = "redact must be a function that is given a value and gives what may be shown of it"
             raise TypeError(message)
         ciphers = _ciphers(self.keys)
@@ -145,6 +142,13 @@ def new_key(name: str) -> str:
 def keys_in(text: str) -> tuple[str, ...]:
     """The keys in a text or a file: separated by blanks, commas or new lines."""
     return tuple(part for part in _SEPARATORS.split(text) if part)
+
+
+def _check_size(size: object) -> None:
+    if size is None or (isinstance(size, int) and not isinstance(size, bool) and size >= 0):
+        return
+    message = f"compress_above_bytes must be a whole number from 0 on, or None, not {size!r}"
+    raise ValueError(message)
 
 
 # -- keys

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -46,7 +46,8 @@ def _shown(value: object, hidden: frozenset[str], *, depth: int) -> object:
         return None if value is None else REDACTED
     if isinstance(value, Result):
         return {"kind": str(value.kind), "status": value.status, "body": REDACTED}
-    fields = value._asdict() if isinstance(value, tuple) and hasattr(value, "_asdict") else fields_of(value)
+    as_dict: Callable[[], Mapping[str, object]] | None = getattr(value, "_asdict", None)
+    fields = as_dict() if as_dict is not None and isinstance(value, tuple) else fields_of(value)
     if fields is not None:
         return {
             name: REDACTED if _plain(name) in hidden else _shown(part, hidden, depth=depth + 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from notwice import Guard, core
 from notwice.model import Page, Query, RecordView, State, Unreadable
@@ -36,7 +36,14 @@ class Selection(NamedTuple):
 
 def selection_of(said: argparse.Namespace) -> Selection:
     """The selection that a command line makes."""
-    options = {"unresolved": False, "held": False, "older_than": None, "answer": None, "state": None, **vars(said)}
+    options: dict[str, Any] = {
+        "unresolved": False,
+        "held": False,
+        "older_than": None,
+        "answer": None,
+        "state": None,
+        **vars(said),
+    }
     older_than = options["older_than"]
     if (older_than or 0) > AGE_MAX_SECONDS:
         raise Misused("--older-than: nothing is older than a hundred years.")
