@@ -82,10 +82,13 @@ PROGRESS_BYTES_MAX: Final = 2**20  # so a thousand steps of a kilobyte write 500
 NEXT: Final[Mapping[State, frozenset[State]]] = {
     State.IN_PROGRESS: frozenset(State),
     State.ACCEPTED: frozenset(State),
-    State.COMPLETED: frozenset({State.ACCEPTED}),
-    State.FAILED: frozenset({State.ACCEPTED}),
+    State.COMPLETED: frozenset(State) - {State.IN_PROGRESS},
+    State.FAILED: frozenset(State) - {State.IN_PROGRESS},
 }
-"""Which state may follow which, by a swap on the same record. A replacement begins a new record."""
+"""Which state may follow which, by a swap on the same record. A replacement begins a new record.
+
+What is finished changes only by an operator's force: to run again, or to another answer.
+"""
 
 _DEFAULTS: Final = tuple(Record._field_defaults.values())
 _STATE, _ETAG, _RESULT, _ERROR, _SILENT, _REQUEST = map(
@@ -395,7 +398,6 @@ def suspended(record: Record, etag: bytes, *, error: str, answer: Result | None)
         error=error[:ERROR_CHARACTERS_MAX],
         result=answer,
         pause_ms=min(PAUSE_MAX_MS, 1000 * 2 ** min(reruns, 10)) if reruns else 0,
-        silent_ms=record.silent_ms,
     )
 
 

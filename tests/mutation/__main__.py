@@ -1,0 +1,135 @@
+"""``make mutate ARGS=core``: change a module in every small way, in a copy, and say which changes no test notices.
+
+mutmut makes the changes and runs the tests. What survives has to stand in ``survivors.md`` with a reason, or a better
+test has to be written. Constants and tables outside of functions are not changed: tests of what they stand for are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.mutation.modules import MODULES, Module
+
+ROOT = Path(__file__).parent.parent.parent
+COPIED = ("src", "tests", "bench", "docs", "README.md", "CHANGELOG.md", "Makefile", "constraints.txt")
+KILLED, SURVIVED, UNTESTED, TIMED_OUT = "killed", "survived", "untested", "timed out"
+_ENDINGS = {0: SURVIVED, 1: KILLED, 3: KILLED, -11: KILLED, -9: KILLED, 5: UNTESTED, 33: UNTESTED}
+_ENDINGS |= dict.fromkeys((24, 36, 152, 255, -24), TIMED_OUT)
+
+SETTINGS = """
+[tool.mutmut]
+source_paths = ["src"]
+only_mutate = {files}
+also_copy = {copied}
+pytest_add_cli_args_test_selection = {tests}
+pytest_add_cli_args = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+"""
+
+
+class Mutant(NamedTuple):
+    """One change: where, the lines as they were and as they became, and what came of it."""
+
+    place: str
+    was: str
+    became: str
+    ending: str
+
+
+def main() -> int:
+    """Mutate, print what survived and the counts, and give 1 if a survivor is not explained."""
+    asked = argparse.ArgumentParser(prog="make mutate", description="Change a module; some test has to notice.")
+    asked.add_argument("modules", nargs="*", metavar="MODULE", help=f"some of {', '.join(MODULES)}; all by default")
+    asked.add_argument("--workers", type=int, default=1, help="processes that run tests (default: 1)")
+    given = asked.parse_args()
+    unknown = [name for name in given.modules if name not in MODULES]
+    if unknown:
+        asked.error(f"there is no module {unknown[0]}; the known ones are {', '.join(MODULES)}")
+    explained = set(_explained((Path(__file__).parent / "survivors.md").read_text(encoding="utf-8")))
+    found = [_mutated(name, given.workers, explained) for name in given.modules or MODULES]
+    return int(any(found))
+
+
+def _mutated(name: str, workers: int, explained: set[tuple[str, str]]) -> int:
+    """Mutate one module, tell what came of it, and give how many survivors nobody has explained."""
+    folder = _workspace(name, MODULES[name])
+    command = [sys.executable, "-m", "mutmut", "run", "--max-children", str(workers)]
+    with (folder / "run.log").open("w") as log:
+        subprocess.run(["nice", "-n", "19", *command], cwd=folder, check=False, stdout=log, stderr=log)
+    mutants = list(_mutants(folder))
+    if not mutants:
+        sys.exit(f"nothing was mutated; see {folder / 'run.log'}")
+    open_ones = [mutant for mutant in mutants if mutant.ending in (SURVIVED, UNTESTED)]
+    left = [mutant for mutant in open_ones if (mutant.place, _plain(mutant.became)) not in explained]
+    for mutant in left:
+        print(f"\n{mutant.place} ({mutant.ending})\n{mutant.was}\n{mutant.became}")
+    killed = sum(mutant.ending in (KILLED, TIMED_OUT) for mutant in mutants)
+    print(f"{name}: {len(mutants)} made, {killed} killed, {len(open_ones)} survived, ", end="")
+    print(f"{len(open_ones) - len(left)} of them explained", flush=True)
+    return len(left)
+
+
+def _workspace(name: str, module: Module) -> Path:
+    """A copy of what the tests need, with settings of its own."""
+    folder = ROOT / "build" / "mutation" / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for part in COPIED:
+        whole = ROOT / part
+        if whole.is_dir():
+            shutil.copytree(whole, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+        elif whole.exists():
+            shutil.copy(whole, folder / part)
+    tests = [str(path.relative_to(ROOT)) for each in module.tests for path in sorted((ROOT / "tests").glob(each))]
+    files = [f"src/notwice/{each}" for each in module.files]
+    settings = (ROOT / "pyproject.toml").read_text(encoding="utf-8").replace('"-ra", ', "")
+    parts = {"files": files, "copied": [part for part in COPIED if part != "tests"], "tests": tests}
+    settings += SETTINGS.format(**{key: json.dumps(value) for key, value in parts.items()})
+    (folder / "pyproject.toml").write_text(settings, encoding="utf-8")
+    return folder
+
+
+def _mutants(folder: Path) -> Iterator[Mutant]:
+    """All mutants that were made in a workspace, with their endings."""
+    from mutmut.mutation.diff_apply import get_diff_for_mutant  # noqa: PLC0415 - it is installed for this alone
+
+    before = Path.cwd()
+    os.chdir(folder)  # it looks for everything from there
+    try:
+        for meta in sorted(Path("mutants").rglob("*.meta")):
+            codes: dict[str, int | None] = json.loads(meta.read_text())["exit_code_by_key"]
+            for name, code in codes.items():
+                ending = "not run" if code is None else _ENDINGS.get(code, f"ended with {code}")
+                place = re.sub(r"__mutmut_\d+$", "", name).replace("notwice.", "", 1)
+                place = re.sub(r"\.x_(?=[^.]*$)", ".", place)
+                diff = get_diff_for_mutant(name) if ending in (SURVIVED, UNTESTED) else ""
+                yield Mutant(place, _lines(diff, "-"), _lines(diff, "+"), ending)
+    finally:
+        os.chdir(before)
+
+
+def _lines(diff: str, sign: str) -> str:
+    return "\n".join(line for line in diff.split("\n") if line.startswith(sign) and not line.startswith(sign * 3))
+
+
+def _plain(text: str) -> str:
+    """The lines of a change, without signs and blanks."""
+    return " ".join(line.removeprefix("+").strip() for line in text.split("\n")).strip()
+
+
+def _explained(page: str) -> Iterator[tuple[str, str]]:
+    """The places and changes in the tables of the page: rows of | place | `change` | reason |."""
+    for row in re.findall(r"^\| `([^`]+)` \| `` (.+?) `` \| .+ \|$", page, re.MULTILINE):
+        yield row[0], row[1].replace("\\|", "|")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
