@@ -37,6 +37,7 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
     "sqlite-apply-threads": sqlite.apply_threads,
     "sqlite-guard-tasks": sqlite.guard_tasks,
     "sqlite-guard-alone": sqlite.guard_alone,
+    "sqlite-guard-statements": sqlite.guard_statements,
     "sqlite-replay": sqlite.replay,
     "postgres-apply-tasks": postgres.apply_tasks,
     "postgres-guard-tasks": postgres.guard_tasks,
@@ -50,7 +51,7 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
 }
 
 ROUNDS: Final = 15
-ROW: Final = "{:<21} {:<33} {:>9} {:>9} {:>8} {:>8}  {}"
+ROW: Final = "{:<23} {:<33} {:>9} {:>9} {:>8} {:>8}  {}"
 SYNCS: Final = 50
 
 

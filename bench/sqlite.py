@@ -12,15 +12,18 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
+from zlib import crc32
 
 from bench.figures import NONE, Figure, Goal
 from bench.measure import Run, Size, paired, repeated
 from notwice import AsyncGuard, AsyncOperation, Guard, Operation, Replay
 from notwice.core import Ask, fresh
+from notwice.identity import operation_id
 from notwice.model import Insert
 from notwice.policy import Policy
 from notwice.stores.batching import Batching
-from notwice.stores.sqlite import SqliteStore
+from notwice.stores.sqlite import SqliteStore, schema
+from notwice.stores.sqlite.connection import open_file
 
 CALLERS: Final = 64
 SCOPE: Final = "charge:ord_1"
@@ -47,6 +50,7 @@ INSERT: Final = "INSERT INTO bare VALUES (?, ?, ?, 'in_progress', 300000, ?, ?, 
 UPDATE: Final = """
     UPDATE bare SET etag = ?, state = 'completed', written_ms = ?, expires_ms = ?, record = ? WHERE id = ? AND etag = ?
 """
+BOOT: Final = "5b4c1f0e-3f1a-4a52-9d0b-0f6f2c0f7a11"
 RECORD: Final = b"x" * 300  # about as large as a record with a small request and a small result
 
 
@@ -71,6 +75,28 @@ class Bare:
     def look(self) -> object:
         """Read one row."""
         return self.connection.execute("SELECT etag, record FROM bare LIMIT 1").fetchall()
+
+
+class BareStatements:
+    """The two statements of the store itself, on its own table with all its indexes, and nothing else."""
+
+    def __init__(self, folder: Path) -> None:
+        file = (folder / "statements.db").absolute()
+        SqliteStore(file).close()
+        deadline = time.monotonic() + 1
+        self.connection = open_file(file, deadline=deadline, create=False)
+        self.numbers = itertools.count()
+
+    def pair(self) -> None:
+        """Insert a row, then update it, each with a commit of its own."""
+        key = f"key-{next(self.numbers)}"
+        name, now_ms, record = operation_id(SCOPE, key), time.time_ns() // 1_000_000, bytearray(RECORD)
+        etags, times = [bytearray(os.urandom(16)) for _ in range(2)], (now_ms, now_ms, BOOT)
+        checksum, place = crc32(record), ("", name, now_ms)
+        begun = (etags[0], SCOPE, "in_progress", "", 300_000, *times, 0, checksum, record, *place)
+        assert self.connection.execute(schema.INSERT, begun).rowcount == 1
+        ended = (etags[1], SCOPE, "completed", "", 300_000, *times, now_ms + 1, checksum, record, *place, etags[0])
+        assert self.connection.execute(schema.REPLACE, ended).rowcount == 1
 
 
 @contextmanager
@@ -185,9 +211,17 @@ def guard_tasks(size: Size, folder: Path) -> Figure:
 
 
 def guard_alone(size: Size, folder: Path) -> Figure:
-    """Begin and complete by one caller, next to the same two statements."""
-    bare, numbers = Bare(folder), itertools.count()
-    guard = Guard.open(f"sqlite:///{folder / 'guard.db'}")
+    """Begin and complete by one caller, next to the least that such statements can be."""
+    return _guard_alone("sqlite-guard-alone", "INSERT, UPDATE", Bare(folder), size, folder)
+
+
+def guard_statements(size: Size, folder: Path) -> Figure:
+    """Begin and complete by one caller, next to the store's own two statements."""
+    return _guard_alone("sqlite-guard-statements", "its own two statements", BareStatements(folder), size, folder)
+
+
+def _guard_alone(name: str, what: str, bare: Bare | BareStatements, size: Size, folder: Path) -> Figure:
+    guard, numbers = Guard.open(f"sqlite:///{folder / 'guard.db'}"), itertools.count()
 
     def ours() -> None:
         operation = guard.begin(SCOPE, f"key-{next(numbers)}", request=REQUEST)
@@ -196,8 +230,7 @@ def guard_alone(size: Size, folder: Path) -> Figure:
 
     with _closing(guard, bare.connection):
         measured = paired(repeated(ours), repeated(bare.pair), size, operations=PAIRS_ALONE)
-    goal = Goal(speed_min=ALONE_SPEED_MIN)
-    return Figure("sqlite-guard-alone", "begin and complete by one caller", "INSERT, UPDATE", goal, measured)
+    return Figure(name, "begin and complete by one caller", what, Goal(speed_min=ALONE_SPEED_MIN), measured)
 
 
 def replay(size: Size, folder: Path) -> Figure:

@@ -84,19 +84,18 @@ class MemoryStore:
 
         Raises `StoreUnavailable` when closed, or full and refusing. Then nothing was done, for none of the operations.
         """
-        alone = len(ops) == 1
-        if not alone:
-            refuse_repeated_names(ops)
         with self._lock:
             if self._closed:
                 raise closed()
             moment = self._clock.read()
-            if self._refuses and not alone:
-                self._refuse_without_room(ops)
-            carry_out = self._carry_out
-            replies = [carry_out(ops[0], moment)] if alone else [carry_out(op, moment) for op in ops]
-            deadlines = self._deadlines
-            if deadlines and deadlines[0][0] < moment.now_ms:
+            if len(ops) == 1:
+                replies = [self._carry_out(ops[0], moment)]
+            else:
+                refuse_repeated_names(ops)
+                if self._refuses:
+                    self._refuse_without_room(ops)
+                replies = [self._carry_out(op, moment) for op in ops]
+            if self._deadlines and self._deadlines[0][0] < moment.now_ms:
                 self._sweep(moment, SWEPT_PER_INSERT * _inserted(ops, replies))
             return replies
 
@@ -154,7 +153,7 @@ class MemoryStore:
         if isinstance(op, Get):
             return _found(self._kept.get((op.namespace, op.id)), moment)
         record = op.record
-        name = (record.namespace, record.id)
+        name: Name = record[:2]
         kept = self._kept.get(name)
         if isinstance(op, Insert):
             if kept is not None:
@@ -164,7 +163,7 @@ class MemoryStore:
             self._order = None
         elif kept is None or kept[0].etag != op.expected_etag:
             return _found(kept, moment)
-        elif kept[0].created_ms != record.created_ms:
+        elif self._order is not None and kept[0].created_ms != record.created_ms:
             self._order = None
         return self._write(name, record, moment)
 
