@@ -5,7 +5,7 @@ SETUP := pyproject.toml constraints.txt tools/setup.sh tools/packages.sh
 ARGS ?=
 
 .DEFAULT_GOAL := test
-.PHONY: venv demo test check lint types tests fuzz bench clean
+.PHONY: venv demo test check lint types tests fuzz mutate bench clean
 
 venv: .venv/all.stamp
 
@@ -36,6 +36,14 @@ tests: venv
 
 fuzz: venv
 	$(BIN)/python -m tests.fuzz $(ARGS)
+
+# Not part of `venv`: it is needed by nothing else.
+.venv/mutation.stamp: .venv/all.stamp
+	$(BIN)/python -m pip --disable-pip-version-check -qq install --constraint constraints.txt --no-build-isolation --editable ".[mutation]"
+	touch $@
+
+mutate: .venv/mutation.stamp
+	$(BIN)/python -m tests.mutation $(ARGS)
 
 bench: venv
 	$(BIN)/python -m bench $(ARGS)
