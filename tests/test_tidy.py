@@ -66,6 +66,7 @@ LAYERS: dict[str, set[str]] = {
     "operation": LOOPS | {"steps", "operation_base", "decorate"},
     "guard_base": LOOPS | {"steps", "operation_base", "decorate"},
     "recovery": RULES,
+    "lookups": PURE_PARTS,
     "guard": FACES - {"async_guard"},
     "async_guard": FACES - {"guard"},
     "stores": VALUES | {"codec"},
