@@ -97,6 +97,7 @@ def full_record(name: str = "full") -> Record:
         error="TimeoutError: 30 s",
         audit=(Note("ana", 1_799_999_000_003, "release", "looked it up"), Note("ben", 4, "resolve", "")),
         request=b"j[1]",
+        sealed=b"e\x01k\x00\xff",
     )
 
 
