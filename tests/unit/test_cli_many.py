@@ -89,8 +89,8 @@ def test_what_waits_for_a_person_is_told_apart(storm: Storm, run: Run) -> None:
     assert sorted(listed(run, "--held")) == ["held", "used up"]
     held, used_up = sorted(run("ls", "--held").out.splitlines()[1:], key=lambda line: "used up" in line)
     assert "accepted, unresolved, held" in held
-    assert "hold, attempt 1" in held
-    assert "rerun, attempt 1 of 1, used up" in used_up
+    assert "held  hold  " in held
+    assert "rerun 1 of 1, used up" in used_up
 
 
 def test_states_and_answers(storm: Storm, run: Run) -> None:

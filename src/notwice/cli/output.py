@@ -66,6 +66,12 @@ def recovery(view: RecordView) -> str:
     return f"{terms.recovery}, attempt {attempt}{f' of {bound}' if bound else ''}{used_up}"
 
 
+def recovery_in_short(view: RecordView) -> str:
+    """The same for a cell of a table: ``hold``, ``rerun 2 of 5``, ``rerun 5 of 5, used up``."""
+    text = recovery(view).replace(", attempt", "")
+    return text.removesuffix(" 1") if " of " not in text else text
+
+
 def ago(view: RecordView, time_ms: int) -> str:
     """Say how long ago something was, by the store's clock."""
     return f"{in_words(max(0, view.now_ms - time_ms))} ago"
@@ -76,7 +82,7 @@ def row(item: RecordView | Unreadable) -> tuple[str, ...]:
     if isinstance(item, Unreadable):
         return (printable(item.id), printable(item.namespace), "", f"unreadable: {printable(item.reason)}", "", "")
     record = item.record
-    cells = (printable(record.namespace), printable(record.scope), standing(item), recovery(item))
+    cells = (printable(record.namespace), printable(record.scope), standing(item), recovery_in_short(item))
     return (record.id, *cells, ago(item, item.written_ms))
 
 

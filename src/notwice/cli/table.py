@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import Final
 
 from notwice.cli.terminal import Screen, fitted, width_of
 
 GAP: Final = "  "
-CELL_MIN: Final = 9
+CELLS_MIN: Final = (20, 14, 9)  # all columns are cut to the first of these before one is cut to the next
 OPERATIONS: Final = ("OPERATION", "NAMESPACE", "SCOPE", "STATE", "RECOVERY", "LAST WRITTEN")
 
 _COLOURS: Final = {
@@ -25,7 +26,7 @@ _COLOURS: Final = {
 class Table:
     """Rows under headings, given page by page: columns grow, and never shrink. What is too wide for a terminal is cut.
 
-    `cut` are the columns that are cut first, in that order, down to `CELL_MIN`. A row's colour, if it has one, is that
+    `cut` are the columns that are cut first, in that order, down to the last of `CELLS_MIN`. A row's colour, if it has one, is that
     of its cell in the column `coloured`.
     """
 
@@ -55,8 +56,8 @@ class Table:
         widths = list(self._widths)
         if self._screen.width is not None:
             over = sum(widths) + len(GAP) * (len(widths) - 1) - self._screen.width
-            for column in self._cut:
-                taken = max(0, min(over, widths[column] - CELL_MIN))
+            for least, column in product(CELLS_MIN, self._cut):
+                taken = max(0, min(over, widths[column] - least))
                 widths[column] -= taken
                 over -= taken
         return widths
