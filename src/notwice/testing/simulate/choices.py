@@ -28,6 +28,7 @@ class Choices:
     """Gives the numbers of one run, and keeps them in `made`."""
 
     def __init__(self, seed: int, listed: Sequence[int] | None = None) -> None:
+        self.seed: Final = seed
         self.made: list[int] = []
         self._listed = listed
         self._random = random.Random(seed).random  # noqa: S311 - chosen faults must be repeatable, not secret

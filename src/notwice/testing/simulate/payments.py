@@ -19,6 +19,7 @@ from notwice.testing.simulate.provider import Provider
 from notwice.testing.simulate.recorder import Recorder
 from notwice.testing.simulate.visit import Plan, Visit
 from notwice.testing.simulate.weather import LEASE_S
+from notwice.testing.simulate.web import WebFace, WebVisit
 from notwice.testing.simulate.world import MICROSECONDS, World
 
 _PROGRAMS: Final = Table((1, 2), (2, 4), (3, 2))
@@ -60,14 +61,17 @@ class Payments:
 
     Arguments:
         world: where it takes place; all that is random is drawn from its choices.
+        web: whether the programs serve requests, instead of being called.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, web: bool = False) -> None:
         self.world: Final = world
+        self._visits = WebVisit if web else Visit
         choices = world.choices
         self.provider: Final = Provider.drawn(world, choices)
         self.programs: Final = [
-            Program(world, "ABC"[number], choices.of(_FACES)) for number in range(choices.of(_PROGRAMS))
+            Program(world, "ABC"[number], WebFace if web else choices.of(_FACES))
+            for number in range(choices.of(_PROGRAMS))
         ]
         self.orders: Final = [Order.drawn(choices, number) for number in range(choices.of(_ORDERS))]
         self.calm = False
@@ -116,7 +120,7 @@ class Payments:
             return _nothing
         recorder = Recorder(process, f"{request.client}.{number}", request.client)
         plan = request.plan()
-        visit = Visit(
+        visit = self._visits(
             program.face,
             recorder,
             order=request.order,

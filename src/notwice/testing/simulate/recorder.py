@@ -17,7 +17,6 @@ from notwice.errors import (
     RequestMismatch,
     ResultOmitted,
 )
-from notwice.fingerprint import fingerprint_value
 from notwice.guard_base import Done
 from notwice.model import InProgress, Mismatch, Replay, Result, ResultKind, Unresolved
 from notwice.operation_base import OperationBase
@@ -72,8 +71,8 @@ class Recorder:
         """The time of the next event."""
         return self.process.world.now_ns
 
-    def asked(self, name: Name, request: object, policy: Policy, *, answer_within_ms: int | None = None) -> None:
-        """The call is made."""
+    def asked(self, name: Name, request: str, policy: Policy, *, answer_within_ms: int | None = None) -> None:
+        """The call is made. `request` is the digest of its fingerprint, in hexadecimal."""
         self.process.note(
             Asked(
                 at_ns=self.now_ns,
@@ -81,7 +80,7 @@ class Recorder:
                 caller=self.caller,
                 process=self.process.name,
                 name=name,
-                request=fingerprint_value(request).digest.hex(),
+                request=request,
                 terms=policy.terms,
                 wait_ms=int(policy.wait_seconds * 1000),
                 answer_within_ms=answer_within_ms,
@@ -97,6 +96,10 @@ class Recorder:
     def produced(self, value: object, *, failed: bool = False, final: bool = True) -> None:
         """The handler, or the reconcile function, has an answer. `final`: it ends the operation."""
         self._produced(answer_of(result_of(value), failed=failed), final=final)
+
+    def answers(self, answer: Answer, *, final: bool) -> None:
+        """The handler has an answer that is ready to send. `final`: it ends the operation."""
+        self._produced(answer, final=final)
 
     def refused(self, error: BaseException) -> None:
         """The handler raised an error that is an answer."""
@@ -139,29 +142,29 @@ class Recorder:
         """Begin gave the operation."""
         self._owned = True
         outcome = Outcome.OWNED if operation.guarded else Outcome.UNGUARDED
-        self._answered(outcome, attempt=operation.attempt)
+        self.told(outcome, attempt=operation.attempt)
 
     def given(self, outcome: Replay | InProgress | Unresolved | Mismatch) -> None:
         """Begin gave what a duplicate gets."""
         match outcome:
             case Replay():
                 answer = answer_of(outcome.stored, failed=outcome.failed)
-                self._answered(Outcome.REPLAY, answer, marked=True, attempt=outcome.view.record.attempt)
+                self.told(Outcome.REPLAY, answer, marked=True, attempt=outcome.view.record.attempt)
             case InProgress():
-                self._answered(Outcome.IN_PROGRESS, retry_after=outcome.retry_after)
+                self.told(Outcome.IN_PROGRESS, retry_after=outcome.retry_after)
             case Unresolved():
-                self._answered(Outcome.UNRESOLVED, retry_after=outcome.retry_after)
+                self.told(Outcome.UNRESOLVED, retry_after=outcome.retry_after)
             case Mismatch():
-                self._answered(Outcome.MISMATCH)
+                self.told(Outcome.MISMATCH)
 
     def done(self, done: Done) -> None:
         """The call gave a value."""
         outcome = Outcome.REPLAY if done.replayed else Outcome.DONE
-        self._answered(outcome, answer_of(result_of(done.result), failed=False), marked=done.replayed)
+        self.told(outcome, answer_of(result_of(done.result), failed=False), marked=done.replayed)
 
     def cancelled(self) -> None:
         """The caller went away."""
-        self._answered(Outcome.CANCELLED)
+        self.told(Outcome.CANCELLED)
 
     def raised(self, error: Exception) -> None:
         """The call raised."""
@@ -179,9 +182,9 @@ class Recorder:
             outcome = Outcome.LOST
         else:
             outcome = Outcome.RAISED if self.started else Outcome.REFUSED
-        self._answered(outcome, answer, marked=marked, retry_after=retry_after, code=code)
+        self.told(outcome, answer, marked=marked, retry_after=retry_after, code=code)
 
-    def _answered(
+    def told(
         self,
         outcome: Outcome,
         answer: Answer | None = None,
@@ -191,6 +194,7 @@ class Recorder:
         retry_after: int | None = None,
         code: str = "",
     ) -> None:
+        """The call came back."""
         if self._owned and self.outcome is not None:
             return  # what becomes of an operation that was given are moves
         self.outcome, self.retry_after = outcome, retry_after

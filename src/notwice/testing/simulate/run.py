@@ -1,13 +1,21 @@
-"""Runs seeds, judges their histories, and gives what was found."""
+"""Runs seeds, and has their histories judged."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import gc
+import logging
+import warnings
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from hashlib import sha256
+from typing import Final
 
+from notwice.stores.clocks import ClockDriftWarning
 from notwice.stores.port import Store, StoreClock
+from notwice.testing.auditor import audit
 from notwice.testing.history import Header, History
 from notwice.testing.simulate.choices import Choices
 from notwice.testing.simulate.payments import CALM_AT_S, CLEAR_AT_S, DURATION_S, SETTLED_AT_S, Payments
@@ -15,24 +23,42 @@ from notwice.testing.simulate.server import KeptStore
 from notwice.testing.simulate.weather import Weather
 from notwice.testing.simulate.world import World
 
+RUNS_PER_COLLECTION: Final = 200  # about 50 MB of garbage
+
+Scenario = Callable[[World], None]
+"""Sets up processes and calls in a world, and lets it run: ``world.run(until=60)``."""
+
+StoreMaker = Callable[[StoreClock], Store]
+
 
 class Mode(StrEnum):
-    """What a run is to show."""
+    """What the runs of the built-in scenario are to show."""
 
-    SAFETY = "safety"
-    LIVENESS = "liveness"
-    HTTP = "http"
+    SAFETY = "safety"  # nothing wrong happens, whatever breaks
+    LIVENESS = "liveness"  # once nothing breaks any more, everything settles
+    HTTP = "http"  # safety, through the ASGI face
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Run:
-    """One run: its history, and the choices that repeat it."""
+    """One run: its history, and the choices that repeat it. `failures`: what raised where nobody was told."""
 
-    mode: Mode
     seed: int
     choices: tuple[int, ...]
     history: History
     failures: tuple[str, ...]
+    settled: bool
+
+    @cached_property
+    def problems(self) -> tuple[str, ...]:
+        """All that is wrong with it, each in words."""
+        return (*map(str, audit(self.history, settled=self.settled)), *self.failures)
+
+    @cached_property
+    def kinds(self) -> frozenset[str]:
+        """What kinds of promises it broke."""
+        found = {str(violation.kind) for violation in audit(self.history, settled=self.settled)}
+        return frozenset(found | {"failure"} if self.failures else found)
 
     @property
     def digest(self) -> str:
@@ -43,27 +69,77 @@ class Run:
         return digest.hexdigest()
 
 
-StoreMaker = Callable[[StoreClock], Store]
+@contextmanager
+def in_silence() -> Generator[None, None, None]:
+    """Keep the log, the warnings and the collector of garbage out of runs: they are many, and break things on purpose.
+
+    When garbage is collected depends on what ran before, and what is collected can be seen: an operation that nobody
+    holds any more renews no lease.
+    """
+    logger, collects = logging.getLogger("notwice"), gc.isenabled()
+    disabled, logger.disabled = logger.disabled, True
+    gc.disable()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ClockDriftWarning)
+            yield
+    finally:
+        logger.disabled = disabled
+        if collects:
+            gc.enable()
 
 
 def run(
-    seed: int, mode: Mode = Mode.SAFETY, *, listed: Sequence[int] | None = None, store: StoreMaker = KeptStore
+    seed: int,
+    scenario: Mode | Scenario = Mode.SAFETY,
+    *,
+    listed: Sequence[int] | None = None,
+    store: StoreMaker = KeptStore,
 ) -> Run:
-    """Run the built-in scenario once, by a seed, or by the choices of an earlier run."""
-    choices = Choices(seed, listed)
-    world = World(choices, store=store, weather=Weather.drawn(choices))
-    try:
-        payments = Payments(world)
-        if mode is Mode.LIVENESS:
-            world.run(CLEAR_AT_S)
-            payments.clear()
-            world.run(CALM_AT_S)
-            payments.settle()
-            world.run(SETTLED_AT_S)
-        else:
-            world.run(DURATION_S)
-    finally:
-        world.end()
-    header = Header(seed=f"{mode}:{seed}", whole=True)
+    """Run a scenario once: by a seed, or by the choices `listed` of an earlier run, each that is missing being 0.
+
+    `store` makes the store that is put under test. One that has a method ``restart`` has it called where a real one
+    would be started anew.
+    """
+    with in_silence():
+        choices = Choices(seed, listed)
+        world = World(choices, store=store, weather=Weather.drawn(choices))
+        try:
+            if isinstance(scenario, Mode):
+                _run_payments(world, scenario)
+            else:
+                scenario(world)
+        finally:
+            world.end()
+    name = scenario if isinstance(scenario, Mode) else getattr(scenario, "__name__", "")
+    header = Header(seed=f"{name}:{seed}", whole=isinstance(world.server.store, KeptStore))
     failures = tuple(failure for process in world.processes for failure in process.failures)
-    return Run(mode, seed, tuple(choices.made), History(header, tuple(world.events)), failures)
+    return Run(
+        seed, tuple(choices.made), History(header, tuple(world.events)), failures, settled=scenario is Mode.LIVENESS
+    )
+
+
+def _run_payments(world: World, mode: Mode) -> None:
+    payments = Payments(world, web=mode is Mode.HTTP)
+    if mode is not Mode.LIVENESS:
+        world.run(DURATION_S)
+        return
+    world.run(CLEAR_AT_S)
+    payments.clear()
+    world.run(CALM_AT_S)
+    payments.settle()
+    world.run(SETTLED_AT_S)
+
+
+def explore(
+    seeds: Iterable[int], scenario: Mode | Scenario = Mode.SAFETY, *, store: StoreMaker = KeptStore
+) -> Iterator[Run]:
+    """Run one seed after the other, and give each run that something is wrong with."""
+    with in_silence():
+        gc.collect()
+        for number, seed in enumerate(seeds):
+            made = run(seed, scenario, store=store)
+            if made.kinds:
+                yield made
+            if number % RUNS_PER_COLLECTION == RUNS_PER_COLLECTION - 1:
+                gc.collect()

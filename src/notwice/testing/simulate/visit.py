@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from notwice.errors import NotApplied, NotCompleted, StoreUnavailable
+from notwice.fingerprint import fingerprint_value
 from notwice.operation import current_operation
 from notwice.operation_base import OperationBase
 from notwice.policy import NOT_APPLIED, UNKNOWN, Applied, Policy
@@ -127,7 +128,8 @@ class Visit:
         CALL.set(self.recorder.call)
         VISIT.set(self)
         name, policy = self._order.name, self._policy
-        self.recorder.asked(name, self._request, policy, answer_within_ms=bound_ms(policy))
+        request = fingerprint_value(self._request).digest.hex()
+        self.recorder.asked(name, request, policy, answer_within_ms=bound_ms(policy))
         options: Any = {"request": self._request, "policy": policy, "namespace": name.namespace}
         try:
             if self._plan.begins:
@@ -224,8 +226,12 @@ class Visit:
             self.recorder.reconciled(Verdict.NOT_APPLIED)
             return NOT_APPLIED
         self.recorder.reconciled(Verdict.APPLIED)
+        return Applied(self._applied(found))
+
+    def _applied(self, found: str) -> object:
+        """The answer of an effect that was found at the provider."""
         self.recorder.produced(found)
-        return Applied(found)
+        return found
 
 
 def bound_ms(policy: Policy) -> int:

@@ -1,0 +1,67 @@
+"""Makes a failing run simpler: fewer choices, and more of them harmless, as long as it goes on failing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+TRIES_MAX: Final = 4_000  # at a few milliseconds each
+
+Fails = Callable[[Sequence[int]], bool]
+
+
+def shrink(choices: Sequence[int], fails: Fails) -> tuple[int, ...]:
+    """Give a simpler list of choices that still fails. `fails` runs a list and says whether it does."""
+    shrinking = _Shrinking(tuple(choices), fails)
+    before: tuple[int, ...] = ()
+    while shrinking.best != before and shrinking.tries < TRIES_MAX:
+        before = shrinking.best
+        size = len(before) // 2 or 1
+        while size:
+            shrinking.drop_and_clear(size)
+            size //= 2
+        shrinking.lower()
+    return shrinking.best
+
+
+class _Shrinking:
+    """The simplest list so far, and how many were tried."""
+
+    def __init__(self, choices: tuple[int, ...], fails: Fails) -> None:
+        self._fails = fails
+        self.best = choices
+        self.tries = 0
+
+    def drop_and_clear(self, size: int) -> None:
+        """Take out, or set to zero, what can be of each block of this size, from the end on."""
+        start = len(self.best) - size
+        while start >= 0:
+            head, block, tail = self.best[:start], self.best[start : start + size], self.best[start + size :]
+            if not self._takes((*head, *tail)) and any(block):
+                self._takes((*head, *[0] * len(block), *tail))
+            start = min(start, len(self.best)) - size
+
+    def lower(self) -> None:
+        """Make single numbers as small as they can be."""
+        for place in range(len(self.best) - 1, -1, -1):
+            while place < len(self.best) and (value := self.best[place]) > 1:
+                head, tail = self.best[:place], self.best[place + 1 :]
+                if not (self._takes((*head, value // 2, *tail)) or self._takes((*head, value - 1, *tail))):
+                    break
+
+    def _takes(self, candidate: tuple[int, ...]) -> bool:
+        if self.tries >= TRIES_MAX:
+            return False
+        self.tries += 1
+        if not self._fails(candidate):
+            return False
+        self.best = _stripped(candidate)
+        return True
+
+
+def _stripped(choices: tuple[int, ...]) -> tuple[int, ...]:
+    """The list without the zeros at its end, for what is missing is 0."""
+    length = len(choices)
+    while length and choices[length - 1] == 0:
+        length -= 1
+    return choices[:length]
