@@ -169,7 +169,7 @@ def test_no_colour_in_a_pipe(storm: Storm, run: Run, monkeypatch: pytest.MonkeyP
 
 
 def test_a_table_fits_its_terminal() -> None:
-    """Names are cut where a row would be wider than the terminal, first the scope, then the namespace, never the id."""
+    """Names are cut where a row would be wider than the terminal, the longest first, and never the id."""
     row = ("idem_" + "0" * 32, "tenant-with-a-long-name", "refund:" + "9" * 60, "completed", "hold, attempt 1", "1 day")
     headings = ("OPERATION", "NAMESPACE", "SCOPE", "STATE", "RECOVERY", "LAST WRITTEN")
     wide, narrow, tiny = (
@@ -180,7 +180,7 @@ def test_a_table_fits_its_terminal() -> None:
     assert max(map(width_of, (narrow[0], plain))) <= 120
     assert row[0] in plain
     assert "…" in plain
-    assert row[1] in plain
+    assert row[1][:12] in plain
     assert row[0] in tiny[1]
 
 

@@ -26,8 +26,8 @@ _COLOURS: Final = {
 class Table:
     """Rows under headings, given page by page: columns grow, and never shrink. What is too wide for a terminal is cut.
 
-    `cut` are the columns that are cut first, in that order, down to the last of `CELLS_MIN`. A row's colour, if it has one, is that
-    of its cell in the column `coloured`.
+    `cut` are the columns that are cut, in that order, down to each of `CELLS_MIN`. A row's colour, if it has one, is
+    that of its cell in the column `coloured`.
     """
 
     def __init__(self, headings: Sequence[str], screen: Screen, *, cut: Sequence[int], coloured: int) -> None:
