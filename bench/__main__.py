@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from bench import faces, memory, postgres, redis, sqlite
+from bench import dynamodb, faces, memory, mysql, postgres, redis, sqlite
 from bench.figures import Figure
 from bench.measure import ROUNDS_MIN, Size
 
@@ -48,6 +48,13 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
     "redis-guard-threads": redis.guard_threads,
     "redis-guard-alone": redis.guard_alone,
     "redis-replay": redis.replay,
+    "mysql-guard-tasks": mysql.guard_tasks,
+    "mysql-guard-threads": mysql.guard_threads,
+    "mysql-guard-alone": mysql.guard_alone,
+    "mysql-replay": mysql.replay,
+    "dynamodb-guard-tasks": dynamodb.guard_tasks,
+    "dynamodb-guard-alone": dynamodb.guard_alone,
+    "dynamodb-replay": dynamodb.replay,
 }
 
 ROUNDS: Final = 15

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import shutil
 from collections.abc import Iterator
@@ -15,13 +14,22 @@ import asyncpg
 import psycopg
 from psycopg.types.numeric import Int8BinaryDumper
 
+from bench.callers import (
+    ALONE_RATIO_MAX,
+    PAIRS,
+    PAIRS_ALONE,
+    POOL,
+    REPLAYS,
+    asked,
+    look_at,
+    pairs,
+    pairs_of_tasks,
+    replays,
+)
 from bench.figures import NONE, Figure, Goal
 from bench.measure import Size, paired, repeated
-from bench.sqlite import CALLERS, REQUEST, RESULT, SCOPE, in_threads, together
-from notwice import AsyncGuard, AsyncOperation, Guard, Operation, Replay
-from notwice.core import Ask, fresh
-from notwice.model import Insert, State, Swap
-from notwice.policy import Policy
+from bench.sqlite import CALLERS, SCOPE, in_threads, together
+from notwice import AsyncGuard, Guard
 from notwice.stores import open_async_store
 from notwice.stores.postgres.place import Place, place_of, session_settings
 from notwice.stores.postgres.rows import Statement, statement_of
@@ -29,13 +37,7 @@ from notwice.stores.urls import parsed
 from tests.engines.postgres import SYSTEM, PostgresServer, make_data, programs, reachable, server_on
 from tests.engines.private import GROUP, USER
 
-POOL: Final = 16
-PAIRS: Final = 1_280
-PAIRS_ALONE: Final = 200
-REPLAYS: Final = 400
-
 TASKS_SPEED_MIN: Final = 6
-ALONE_RATIO_MAX: Final = 1.2
 
 
 class Bare:
@@ -43,23 +45,16 @@ class Bare:
 
     def __init__(self, place: Place) -> None:
         self._dialect = place.dialect
-        self._numbers = itertools.count()
-        self._terms = Policy().terms
+        self._asked = asked()
 
     def pair(self) -> tuple[Statement, Statement]:
         """What is sent for a begin and its complete."""
-        insert, swap = self.ops(next(self._numbers))
+        insert, swap = self._asked()
         return statement_of([insert], self._dialect), statement_of([swap], self._dialect)
 
     def look(self) -> Statement:
-        """What is sent for a replay."""
-        return statement_of([self.ops(0)[0]], self._dialect)
-
-    def ops(self, number: int) -> tuple[Insert, Swap]:
-        """A begin and its complete as a store is asked for them."""
-        name = f"bare_{number:032x}"
-        record = fresh(Ask("", name, SCOPE, name, None, None, self._terms, can_ask=False), os.urandom(16))
-        return Insert(record), Swap(record._replace(state=State.COMPLETED, etag=os.urandom(16)), record.etag)
+        """What is sent for a replay of the first."""
+        return statement_of([look_at(asked()()[0])], self._dialect)
 
 
 class Client:
@@ -107,15 +102,14 @@ def _with_tables(server: PostgresServer) -> str:
 def apply_tasks(size: Size, folder: Path) -> Figure:
     """Inserts and swaps by 64 tasks that share trips, next to as many tasks and a pool that send one statement each."""
     with _served(folder) as (url, place), closing(asyncio.new_event_loop()) as loop:
-        bare = Bare(place)
-        numbers = itertools.count(10**9)
+        wanted = asked(10**9)
         store = open_async_store(url)
 
         async def ours() -> None:
-            for op in bare.ops(next(numbers)):
+            for op in wanted():
                 await store.apply((op,))
 
-        pool, base = _pooled(place, bare, loop)
+        pool, base = _pooled(place, Bare(place), loop)
         measured = paired(together(ours, loop), together(base, loop), size, operations=PAIRS)
         loop.run_until_complete(store.close())
         loop.run_until_complete(pool.close())
@@ -126,16 +120,9 @@ def apply_tasks(size: Size, folder: Path) -> Figure:
 def guard_tasks(size: Size, folder: Path) -> Figure:
     """Begin and complete by 64 tasks, next to as many tasks and a pool that send one statement each."""
     with _served(folder) as (url, place), closing(asyncio.new_event_loop()) as loop:
-        numbers = itertools.count()
         guard = AsyncGuard.open(url)
-
-        async def ours() -> None:
-            operation = await guard.begin(SCOPE, f"key-{next(numbers)}", request=REQUEST)
-            assert isinstance(operation, AsyncOperation)
-            await operation.complete(RESULT)
-
         pool, base = _pooled(place, Bare(place), loop)
-        measured = paired(together(ours, loop), together(base, loop), size, operations=PAIRS)
+        measured = paired(together(pairs_of_tasks(guard), loop), together(base, loop), size, operations=PAIRS)
         loop.run_until_complete(guard.close())
         loop.run_until_complete(pool.close())
     return Figure("postgres-guard-tasks", "begin and complete by 64 tasks", "one statement each", NONE, measured)
@@ -159,11 +146,10 @@ def _pooled(place: Place, bare: Bare, loop: asyncio.AbstractEventLoop) -> tuple[
 
 def guard_threads(size: Size, folder: Path) -> Figure:
     """Begin and complete by 64 threads that share trips, next to one connection that sends one statement each."""
-    numbers = itertools.count()
     with _served(folder) as (url, place), Guard.open(url) as guard, closing(Client(place)) as client:
         bare = Bare(place)
         measured = paired(
-            in_threads(lambda: _pair(guard, next(numbers))),
+            in_threads(pairs(guard)),
             repeated(lambda: client.send(*bare.pair())),
             size,
             operations=PAIRS,
@@ -173,11 +159,10 @@ def guard_threads(size: Size, folder: Path) -> Figure:
 
 def guard_alone(size: Size, folder: Path) -> Figure:
     """Begin and complete by one caller, next to the same two statements."""
-    numbers = itertools.count()
     with _served(folder) as (url, place), Guard.open(url) as guard, closing(Client(place)) as client:
         bare = Bare(place)
         measured = paired(
-            repeated(lambda: _pair(guard, next(numbers))),
+            repeated(pairs(guard)),
             repeated(lambda: client.send(*bare.pair())),
             size,
             operations=PAIRS_ALONE,
@@ -191,18 +176,7 @@ def replay(size: Size, folder: Path) -> Figure:
     with _served(folder) as (url, place), Guard.open(url) as guard, closing(Client(place)) as client:
         bare = Bare(place)
         client.send(*bare.pair())
-        _pair(guard, 0)
-
-        def ours() -> object:
-            found = guard.begin(SCOPE, "key-0", request=REQUEST)
-            assert isinstance(found, Replay)
-            return found.result
-
-        measured = paired(repeated(ours), repeated(lambda: client.send(bare.look())), size, operations=REPLAYS)
+        measured = paired(
+            repeated(replays(guard)), repeated(lambda: client.send(bare.look())), size, operations=REPLAYS
+        )
     return Figure("postgres-replay", "replay from PostgreSQL", "the same statement", NONE, measured)
-
-
-def _pair(guard: Guard, number: int) -> None:
-    operation = guard.begin(SCOPE, f"key-{number}", request=REQUEST)
-    assert isinstance(operation, Operation)
-    operation.complete(RESULT)
