@@ -2,9 +2,11 @@
 
 import base64
 import sqlite3
+import tracemalloc
+import zlib
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -112,6 +114,36 @@ def test_a_box_that_was_moved_or_a_record_that_was_changed(changes: dict[str, An
     assert (found.namespace, found.id) == (sealed.namespace, sealed.id)
 
 
+class Spy(NamedTuple):
+    """A cipher that hides nothing, and insists on what it was bound to."""
+
+    name: str = "spy"
+
+    def encrypt(self, content: bytes, bound: bytes) -> bytes:
+        return len(bound).to_bytes(2, "big") + bound + content
+
+    def decrypt(self, sealed: bytes, bound: bytes) -> bytes:
+        size = int.from_bytes(sealed[:2], "big")
+        if sealed[2 : 2 + size] != bound:
+            raise ValueError("it is bound to something else")
+        return sealed[2 + size :]
+
+
+def test_what_a_box_is_bound_to() -> None:
+    """P15: the cipher is told namespace, operation id and key, each with its length: no two records share a binding."""
+    names = [("", "idem_1"), ("a", "idem_1"), ("aidem_1", ""), ("", "aidem_1"), ("a", "idem_12")]
+    record = PLAIN._replace(error="no")
+    bindings = set()
+    for namespace, identifier in names:
+        named = record._replace(namespace=namespace, id=identifier)
+        sealed = seal(named, Spy(), compress_above_bytes=None)
+        assert unseal(sealed, {"spy": Spy()}) == named
+        size = int.from_bytes(sealed.sealed[5:7], "big")
+        bindings.add(sealed.sealed[7 : 7 + size])
+        assert isinstance(unseal(sealed._replace(namespace="other"), {"spy": Spy()}), Unreadable)
+    assert len(bindings) == len(names)
+
+
 def test_every_bit_of_a_box_counts() -> None:
     """P15: with any one byte changed a box does not open, or is of a key that is not there; none is read otherwise."""
     sealed = SEALING.seal(PLAIN._replace(**PRIVATE_PARTS))
@@ -131,6 +163,19 @@ def test_compression_is_bounded() -> None:
     for size in (0, 99_999, INFLATED_BYTES_MAX + 1, 2**32 - 1):
         box = sealed.sealed[:2] + size.to_bytes(4, "big") + sealed.sealed[6:]
         assert isinstance(unseal(sealed._replace(sealed=box), {}), Unreadable)
+
+
+def test_a_bomb_fills_no_memory() -> None:
+    """P15: a box of some kilobytes that would become many megabytes is given up as soon as it is longer than it says."""
+    box = b"c\1" + (1000).to_bytes(4, "big") + zlib.compress(bytes(50 * 2**20))
+    assert len(box) < 100_000
+    tracemalloc.start()
+    try:
+        assert isinstance(unseal(PLAIN._replace(sealed=box), {}), Unreadable)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2**20
 
 
 def test_what_does_not_get_smaller_is_not_compressed() -> None:
@@ -242,17 +287,21 @@ def test_recovery_of_a_sealed_operation() -> None:
 PINNED = {
     "encrypted": (
         PLAIN._replace(**PRIVATE_PARTS)._replace(request=None),
-        "650670696e6e65640000000000000000000000000fbcb5dfae541f38466327f7282015a2cdf2cce00d1b627551b5692c4ddd49cc0ee4fdde"
-        "ce563fd359bcf55a235d2137f4b6648dbfefd7c22a6fcf5f78f980d05be0086c81abb76d88dc533feb34155abf7bc2fe9c6da808cc862ae6"
-        "3cf5e6b55d1246a33b68aa5c7324b93b07aa395e5183abe1f6e6ac9119cd80db2171d2bdc2e0a0d648c4a36520ceee5f3113fb3a749ec116"
-        "0dbab17727c18056343433cb15e40488d4c11c9dfd5eeba655a48a90b7fa33806e8583abe824f0c8286bf1d114599fec9792cc367dfe7e39"
-        "d0944013bfae0a147aa2c0c9",
+        (
+            "650670696e6e65640000000000000000000000000fbcb5dfae541f38466327f7282015a2cdf2cce00d1b627551b5692c4ddd49cc0ee4fdde"
+            "ce563fd359bcf55a235d2137f4b6648dbfefd7c22a6fcf5f78f980d05be0086c81abb76d88dc533feb34155abf7bc2fe9c6da808cc862ae6"
+            "3cf5e6b55d1246a33b68aa5c7324b93b07aa395e5183abe1f6e6ac9119cd80db2171d2bdc2e0a0d648c4a36520ceee5f3113fb3a749ec116"
+            "0dbab17727c18056343433cb15e40488d4c11c9dfd5eeba655a48a90b7fa33806e8583abe824f0c8286bf1d114599fec9792cc367dfe7e39"
+            "d0944013bfae0a147aa2c0c9"
+        ),
     ),
     "compressed": (
         PLAIN._replace(result=Result(ResultKind.VALUE, b"j" + b"1" * 300)),
-        "6301000001ef789c63743d147e8481816167b452496a5e625e89928e52664a6a6ebc219051949a569a9762955f9402e66683e4f2e20b8af2"
-        "d38b528b8b813c0302404927af34274727da18ccd33132b5348248e82865e4e7a428e998c3f8a63a5035698939c5a9103256c750c70008ab"
-        "810e292ecd2951b28a562a4bcc294d55022a064945c7c6d6c666198e02a20100d37f6ea6",
+        (
+            "6301000001ef789c63743d147e8481816167b452496a5e625e89928e52664a6a6ebc219051949a569a9762955f9402e66683e4f2e20b8af2"
+            "d38b528b8b813c0302404927af34274727da18ccd33132b5348248e82865e4e7a428e998c3f8a63a5035698939c5a9103256c750c70008ab"
+            "810e292ecd2951b28a562a4bcc294d55022a064945c7c6d6c666198e02a20100d37f6ea6"
+        ),
     ),
 }
 
