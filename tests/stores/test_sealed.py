@@ -166,7 +166,7 @@ def test_compression_is_bounded() -> None:
 
 
 def test_a_bomb_fills_no_memory() -> None:
-    """P15: a box of some kilobytes that would become many megabytes is given up as soon as it is longer than it says."""
+    """P15: a box of some kilobytes that would become many megabytes is given up once it is longer than it says."""
     box = b"c\1" + (1000).to_bytes(4, "big") + zlib.compress(bytes(50 * 2**20))
     assert len(box) < 100_000
     tracemalloc.start()
