@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ from tests.mutation.modules import MODULES, Module
 
 ROOT = Path(__file__).parent.parent.parent
 COPIED = ("src", "tests", "bench", "docs", "README.md", "CHANGELOG.md", "Makefile", "constraints.txt")
-KILLED, SURVIVED, UNTESTED, TIMED_OUT = "killed", "survived", "untested", "timed out"
+KILLED, SURVIVED, UNTESTED, TIMED_OUT, NOT_RUN = "killed", "survived", "untested", "timed out", "not run"
 _ENDINGS = {0: SURVIVED, 1: KILLED, 3: KILLED, -11: KILLED, -9: KILLED, 5: UNTESTED, 33: UNTESTED}
 _ENDINGS |= dict.fromkeys((24, 36, 152, 255, -24), TIMED_OUT)
 
@@ -65,8 +66,8 @@ def _mutated(name: str, workers: int, explained: set[tuple[str, str]]) -> int:
     with (folder / "run.log").open("w") as log:
         subprocess.run(["nice", "-n", "19", *command], cwd=folder, check=False, stdout=log, stderr=log)
     mutants = list(_mutants(folder))
-    if not mutants:
-        sys.exit(f"nothing was mutated; see {folder / 'run.log'}")
+    if not mutants or any(mutant.ending == NOT_RUN for mutant in mutants):
+        sys.exit(f"{name} was not mutated, or not to the end; see {folder / 'run.log'}")
     open_ones = [mutant for mutant in mutants if mutant.ending in (SURVIVED, UNTESTED)]
     left = [mutant for mutant in open_ones if (mutant.place, _plain(mutant.became)) not in explained]
     for mutant in left:
@@ -99,18 +100,17 @@ def _workspace(name: str, module: Module) -> Path:
 
 def _mutants(folder: Path) -> Iterator[Mutant]:
     """All mutants that were made in a workspace, with their endings."""
-    from mutmut.mutation.diff_apply import get_diff_for_mutant  # noqa: PLC0415 - it is installed for this alone
-
+    diff_of = import_module("mutmut.mutation.diff_apply").get_diff_for_mutant  # it is installed for this alone
     before = Path.cwd()
     os.chdir(folder)  # it looks for everything from there
     try:
         for meta in sorted(Path("mutants").rglob("*.meta")):
             codes: dict[str, int | None] = json.loads(meta.read_text())["exit_code_by_key"]
             for name, code in codes.items():
-                ending = "not run" if code is None else _ENDINGS.get(code, f"ended with {code}")
+                ending = NOT_RUN if code is None else _ENDINGS.get(code, f"ended with {code}")
                 place = re.sub(r"__mutmut_\d+$", "", name).replace("notwice.", "", 1)
                 place = re.sub(r"\.x_(?=[^.]*$)", ".", place)
-                diff = get_diff_for_mutant(name) if ending in (SURVIVED, UNTESTED) else ""
+                diff = diff_of(name) if ending in (SURVIVED, UNTESTED) else ""
                 yield Mutant(place, _lines(diff, "-"), _lines(diff, "+"), ending)
     finally:
         os.chdir(before)

@@ -19,7 +19,7 @@ _GUARD: Final = (
 )
 MODULES: Final[dict[str, Module]] = {
     "core": Module(("core.py",), ("unit/test_core.py",)),
-    "flows": Module(("flows.py",), ("unit/test_flows.py", *_GUARD[:6])),
+    "flows": Module(("flows.py",), ("unit/test_flows.py",)),
     "exchange": Module(
         ("http/exchange/*.py",),
         (

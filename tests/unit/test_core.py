@@ -27,6 +27,7 @@ from notwice.model import (
     Unreadable,
     Unresolved,
 )
+from notwice.results import decode_result
 
 TERMS = Terms(
     lease_ms=60_000,
@@ -146,7 +147,7 @@ def test_a_finished_operation_is_replayed() -> None:
     for state in (State.COMPLETED, State.FAILED):
         done = PLAIN._replace(state=state, result=DONE)
         replay = settle(done, orphaned=(done.etag,))
-        assert replay == Replay(view_of(done), core.decode_result)
+        assert replay == Replay(view_of(done), decode_result)
         assert replay.result == 1
 
 
@@ -212,7 +213,7 @@ def test_a_paused_operation_is_left_alone_until_its_time(age_ms: int, seconds: i
     assert decision == (Reclaim(view, asks=True) if seconds is None else Unresolved(view, seconds))
     answered = asked._replace(result=ANSWER)
     if seconds is not None:
-        assert settle(answered, age_ms, ask=can_ask) == Replay(view_of(answered, age_ms), core.decode_result)
+        assert settle(answered, age_ms, ask=can_ask) == Replay(view_of(answered, age_ms), decode_result)
         assert settle(asked, age_ms) == Unresolved(view, None)
 
 
@@ -220,9 +221,9 @@ def test_a_held_operation_gives_its_kept_answer() -> None:
     """P2: rule 8: the answer that was sent, else unresolved; nothing is written."""
     held = of(RecoveryKind.HOLD, result=ANSWER)
     replay = settle(held)
-    assert replay == Replay(view_of(held), core.decode_result)
+    assert replay == Replay(view_of(held), decode_result)
     assert replay.stored == ANSWER
-    assert replay.decode is core.decode_result
+    assert replay.decode is decode_result
 
 
 def test_an_atomic_claim_that_lapsed_is_taken_over_whatever_the_policy() -> None:
