@@ -25,6 +25,7 @@ from notwice.codec import encode_record
 from notwice.model import Get, Insert, Op, Query, Record, RecordView, Result, ResultKind, State, Swap, Unreadable
 from notwice.stores import open_store
 from notwice.stores.mysql import store as stores
+from notwice.stores.mysql.dialect import ROW_BYTES_MAX
 from notwice.stores.mysql.place import Place, Undone, place_of
 from notwice.stores.mysql.rows import asked_of, digest_of, text_of
 from notwice.stores.mysql.store import TRIES_MAX, MysqlStore
@@ -389,6 +390,19 @@ def test_a_batch_that_was_begun_is_undone(mariadb: MariadbServer, where: Place, 
         assert stored(store, first).etag == first.etag
         assert fetched(mariadb, f"SELECT etag FROM {where.names.records} WHERE id = 'idem_a'") == ((first.etag,),)
     assert [reply.won for reply in store.apply(ops)] == [True, True]
+
+
+def test_a_locked_key_in_a_later_packet(mariadb: MariadbServer, where: Place, store: MysqlStore) -> None:
+    """T22: where a batch takes several packets, what the first one wrote is not told to have failed."""
+    get(store, new_record())
+    records = [new_record(name, error="x" * ROW_BYTES_MAX) for name in "ab"]
+    first, last = sorted(records, key=lambda record: digest_of((record.namespace, record.id)))
+    with open_transaction(mariadb, inserted_by_a_rival(where, last)):
+        won, lost = store.apply([Insert(first), Insert(last)])
+        assert (won.won, lost.won) == (True, False)
+        assert isinstance(lost.record, Record)
+        assert lost.record.state is State.IN_PROGRESS
+    assert one(store, Insert(last)).won
 
 
 def test_purge_goes_round_what_is_locked(mariadb: MariadbServer, where: Place, store: MysqlStore) -> None:

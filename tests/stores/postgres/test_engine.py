@@ -21,6 +21,7 @@ from notwice import (
     StoreUnavailable,
     rerun,
 )
+from notwice.codec import encode_record
 from notwice.model import Get, Insert, Op, Record, Reply, State, Swap
 from notwice.stores.postgres import place as settings
 from notwice.stores.postgres.async_store import AsyncPostgresStore
@@ -129,10 +130,13 @@ RACED: Row = (False, False, 5, None, None, None)
 WON: Row = (True, False, 5, None, None, None)
 
 
-def answered(rows: list[Any]) -> tuple[list[str], list[Reply] | Exception]:
+LOCKED = KeyLocked("somebody holds it")
+
+
+def answered(rows: list[Any], second: Op | None = None) -> tuple[list[str], list[Reply] | Exception]:
     """Drive the conversation with these answers, the last of them for ever; gives the statements, and the end."""
     dialect = place_of(parsed("postgresql://host/database")).dialect
-    flow = applying([Insert(new_record("a")), Insert(new_record("b"))], dialect)
+    flow = applying([Insert(new_record("a")), second or Insert(new_record("b"))], dialect)
     asked = []
     try:
         statement = next(flow)
@@ -152,6 +156,19 @@ def test_only_what_was_raced_is_asked_for_again() -> None:
     assert asked == ["batch", "one"]
     assert isinstance(replies, list)
     assert [reply.won for reply in replies] == [True, True]
+
+
+def test_a_lock_that_is_met_when_asking_again() -> None:
+    """T22: what its batch won stays won, and no caller of it is told that nothing was done."""
+    asked, replies = answered([[WON, RACED], LOCKED, LOCKED, [RACED]])
+    assert asked == ["batch", "one", "one", "one"]
+    assert isinstance(replies, list)
+    assert [reply.won for reply in replies] == [True, False]
+    owned = new_record("b", created_ms=1)
+    there: Row = (False, True, 5, 1, 1, encode_record(owned))
+    asked, end = answered([[WON, there], LOCKED, LOCKED, [there]], Swap(followed(owned), owned.etag))
+    assert isinstance(end, StoreUnavailable)
+    assert not isinstance(end, KeyLocked)
 
 
 def test_asking_again_is_bounded() -> None:

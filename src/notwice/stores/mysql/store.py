@@ -30,7 +30,7 @@ from notwice.stores.pool import Pool
 from notwice.stores.port import Joined
 from notwice.stores.shared import KeyLocked, name_of, refuse_repeated_names
 from notwice.stores.sweeping import SWEPT_MAX, Sweeping
-from notwice.stores.tables import answer_while_locked, page_of
+from notwice.stores.tables import answer_while_locked, page_of, rest_is_done
 
 _T = TypeVar("_T")
 
@@ -149,18 +149,29 @@ class MysqlStore:
 
     def _carried_out(self, session: Session, asked: Sequence[Asked], *, alone: bool) -> dict[int, Reply]:
         """Send one packet and give its replies. Not `alone`: another packet of the batch has been committed."""
-        text = text_of(asked, self._table, compound=session.compound)
+        if len(asked) > 1:
+            try:
+                return self._sent(session, asked)
+            except KeyLocked:
+                if alone:
+                    raise
         try:
-            return replies_to(asked, self._patiently(session, lambda: session.ask(text)))
+            return {place: reply for each in asked for place, reply in self._sent_by_itself(session, each).items()}
         except KeyLocked as error:
-            if not alone:
-                raise StoreUnavailable(f"{error}, but other writes of the batch are there") from error
-            if len(asked) > 1:
+            if alone:
                 raise
-        op = asked[0].op
-        look = asked_of([Get(*name_of(op))])
-        seen = replies_to(look, session.ask(text_of(look, self._table, compound=session.compound)))
-        return {asked[0].place: answer_while_locked(op, seen[0])}
+            raise rest_is_done(error) from error
+
+    def _sent(self, session: Session, asked: Sequence[Asked]) -> dict[int, Reply]:
+        text = text_of(asked, self._table, compound=session.compound)
+        return replies_to(asked, self._patiently(session, lambda: session.ask(text)))
+
+    def _sent_by_itself(self, session: Session, asked: Asked) -> dict[int, Reply]:
+        """Send one operation. If somebody holds its row or its key, it is answered by what can be read."""
+        with suppress(KeyLocked):
+            return self._sent(session, [asked])
+        look = self._sent(session, asked_of([Get(*name_of(asked.op))]))
+        return {asked.place: answer_while_locked(asked.op, look[0])}
 
     def _patiently(self, session: Session, attempt: Callable[[], _T]) -> _T:
         """Do `attempt` again while the server undoes it because of others, within bounds."""

@@ -5,7 +5,7 @@ They are generators that yield a statement and are sent its rows, or have the se
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Final
 
 from notwice.errors import StoreUnavailable, UnsupportedRecord
@@ -17,7 +17,7 @@ from notwice.stores.postgres.dialect import Dialect
 from notwice.stores.postgres.migrations import Names, steps_of
 from notwice.stores.postgres.rows import Statement, found_of, statement_of
 from notwice.stores.shared import KeyLocked, name_of
-from notwice.stores.tables import answer_while_locked
+from notwice.stores.tables import answer_while_locked, rest_is_done
 
 Rows = Sequence[Sequence[Any]]
 
@@ -32,7 +32,8 @@ class Undone(Exception):
 def applying(ops: Sequence[Op], dialect: Dialect) -> Generator[Statement, Rows, Sequence[Reply]]:
     """Carry out a batch that names no id twice.
 
-    Raises `KeyLocked` if somebody holds a row or a key for longer than the lock time-out: then nothing was done.
+    Raises `KeyLocked` if somebody holds a row or a key for longer than the lock time-out: then nothing was done. What
+    meets such a lock only when it is asked for again, the others being committed, is carried out one by one.
     """
     if len(ops) == 1:
         return [(yield from _applying_one(ops, dialect))]
@@ -44,14 +45,32 @@ def applying(ops: Sequence[Op], dialect: Dialect) -> Generator[Statement, Rows, 
             rows = yield statement_of(asked, dialect)
         except Undone:
             continue
+        except KeyLocked:
+            if not replies:
+                raise
+            replies |= yield from _one_by_one({index: ops[index] for index in order}, dialect)
+            break
         found = list(map(found_of, rows))
         replies |= {
             index: each.reply(op) for index, op, each in zip(order, asked, found, strict=True) if not each.raced(op)
         }
         order = [index for index in order if index not in replies]
         if not order:
-            return [replies[index] for index in range(len(ops))]
-    raise _too_much_in_between()
+            break
+    else:
+        raise _too_much_in_between()
+    return [replies[index] for index in range(len(ops))]
+
+
+def _one_by_one(rest: Mapping[int, Op], dialect: Dialect) -> Generator[Statement, Rows, dict[int, Reply]]:
+    """Carry out what is left of a batch, each by itself."""
+    replies: dict[int, Reply] = {}
+    try:
+        for index, op in rest.items():
+            replies[index] = yield from _applying_one([op], dialect)
+    except KeyLocked as error:
+        raise rest_is_done(error) from error
+    return replies
 
 
 def _applying_one(ops: Sequence[Op], dialect: Dialect) -> Generator[Statement, Rows, Reply]:
