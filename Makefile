@@ -5,7 +5,7 @@ SETUP := pyproject.toml constraints.txt tools/setup.sh tools/packages.sh
 ARGS ?=
 
 .DEFAULT_GOAL := test
-.PHONY: venv demo test check lint types tests fuzz mutate bench clean
+.PHONY: venv demo test check lint types tests fuzz mutate simulate bench clean
 
 venv: .venv/all.stamp
 
@@ -44,6 +44,9 @@ fuzz: venv
 
 mutate: .venv/mutation.stamp
 	$(BIN)/python -m tests.mutation $(ARGS)
+
+simulate: venv
+	$(BIN)/python -m notwice.testing.simulate $(ARGS)
 
 bench: venv
 	$(BIN)/python -m bench $(ARGS)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from notwice.testing.simulate.run import Mode, Run, explore, run
+from notwice.testing.simulate.run import Mode, Run, Scenario, explore, run
 from notwice.testing.simulate.shrink import shrink
 from notwice.testing.simulate.timeline import svg_of, text_of
 
@@ -71,12 +71,12 @@ def _show(failing: Run, mode: Mode, *, draw_into: Path | None) -> None:
     _say(text_of(simple.history))
 
 
-def simplest(failing: Run, mode: Mode) -> Run:
+def simplest(failing: Run, scenario: Mode | Scenario) -> Run:
     """The run made simpler, as long as it breaks a promise that it broke before."""
     choices = shrink(
-        failing.choices, lambda listed: not failing.kinds.isdisjoint(run(failing.seed, mode, listed=listed).kinds)
+        failing.choices, lambda listed: not failing.kinds.isdisjoint(run(failing.seed, scenario, listed=listed).kinds)
     )
-    return run(failing.seed, mode, listed=choices)
+    return run(failing.seed, scenario, listed=choices)
 
 
 def _say(line: str) -> None:

@@ -74,6 +74,7 @@ class Road:
     def ask_blocking(self, ask: Ask) -> Any:  # noqa: ANN401 - what the far end gives
         """Have something done at the far end, and wait for the answer as a thread."""
         process = self._process
+        process.check_thread()
         self._send(ask, process.waker())
         found = process.block()
         if isinstance(found, BaseException):

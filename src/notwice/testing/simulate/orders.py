@@ -63,10 +63,12 @@ def _policy(recovery: Recovery, **options: Any) -> Policy:  # noqa: ANN401 - the
 
 
 _VARIANTS: Final[tuple[dict[str, int], ...]] = ({}, {"wait": 4}, {"retention": 3}, {"wait": 15, "retention": 20})
+_LASTING: Final = 2
+"""So many of them, from the first on, keep answers for long: who asks the provider must not forget before that does."""
 
 
 def _variants(recovery: Recovery) -> tuple[Policy, ...]:
-    """The policies of one family. Who asks the provider must not forget before that does: all under one name is one."""
+    """The policies of one family."""
     forgets = recovery.function is None
     return tuple(
         _policy(recovery, **{name: value for name, value in options.items() if forgets or name != "retention"})
@@ -108,10 +110,11 @@ class Order:
     @classmethod
     def drawn(cls, choices: Choices, number: int) -> Order:
         """The order of that number, with a policy drawn for this run."""
-        return cls(_NAMES[number], choices.of(_FAMILIES), choices.below(len(_VARIANTS)), choices.of(_LAXER))
+        family, mixed = choices.of(_FAMILIES), choices.of(_LAXER)
+        return cls(_NAMES[number], family, choices.below(_LASTING if mixed else len(_VARIANTS)), mixed)
 
     def policy(self, choices: Choices, *, blocking: bool) -> Policy:
         """The policy of one more call: as a rule the order's, or any where deployments are mixed."""
         if self.mixed and choices.below(2):
-            return choices.one(POLICIES[choices.of(_FAMILIES), blocking])
+            return POLICIES[choices.of(_FAMILIES), blocking][choices.below(_LASTING)]
         return POLICIES[self.family, blocking][self.variant]

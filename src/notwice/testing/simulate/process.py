@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from greenlet import getcurrent, greenlet
 
@@ -76,6 +76,18 @@ class ProcessClock:
         return event.is_set()
 
 
+class OutsideOfThreadError(BaseException):
+    """A simulated process was made to wait from outside: a mistake of the scenario, which no retry may hide."""
+
+
+class _Wait(NamedTuple):
+    """A thread that waits for an event, for the `number`-th time."""
+
+    event: threading.Event
+    thread: greenlet
+    number: int
+
+
 class ThreadLock:
     """A lock between the threads of one process."""
 
@@ -127,7 +139,8 @@ class Process:
         self.on_death: Callable[[], None] = _nothing
         self.failures: list[str] = []
         self._threads: dict[greenlet, None] = {}
-        self._waiting: list[tuple[threading.Event, greenlet]] = []
+        self._waits = 0
+        self._waiting: list[_Wait] = []
         world.processes.append(self)
 
     # -- what a scenario asks of it
@@ -159,6 +172,7 @@ class Process:
 
     def task(self, coroutine: Coroutine[Any, Any, object]) -> asyncio.Task[object]:
         """Run a coroutine in this process's event loop."""
+        self.at(self.now, _nothing)  # so that the process runs
         return self.loop.create_task(coroutine)
 
     def thread(self, function: Callable[[], object]) -> None:
@@ -217,11 +231,16 @@ class Process:
 
     def block(self) -> object:
         """Let the running thread wait until it is woken, and give what it is woken with."""
-        if getcurrent() is self.world.hub:
-            raise RuntimeError("a blocking call of a simulation runs in a thread: start it by process.thread(...)")
+        self.check_thread()
         if not self.alive:
             raise ProcessDied
         return self.world.hub.switch()
+
+    def check_thread(self) -> None:
+        """Raise where nothing can be made to wait."""
+        if getcurrent() is self.world.hub:
+            message = "a blocking call of a simulation runs in a thread: start it by process.thread(...)"
+            raise OutsideOfThreadError(message)
 
     def waker(self) -> Callable[[object], None]:
         """What wakes the running thread, with a value."""
@@ -233,25 +252,26 @@ class Process:
         if event.is_set():
             return
         thread = getcurrent()
-        entry = (event, thread)
+        self._waits += 1
+        entry = _Wait(event, thread, self._waits)
         self._waiting.append(entry)
         self.at(self.world.now + timeout, partial(self._give_up, entry))
         self.block()
 
     def _wake_one(self) -> bool:
         for entry in self._waiting:
-            if entry[0].is_set():
+            if entry.event.is_set():
                 self._wake(entry)
                 return True
         return False
 
-    def _give_up(self, entry: tuple[threading.Event, greenlet]) -> None:
+    def _give_up(self, entry: _Wait) -> None:
         if entry in self._waiting:
             self._wake(entry)
 
-    def _wake(self, entry: tuple[threading.Event, greenlet]) -> None:
+    def _wake(self, entry: _Wait) -> None:
         self._waiting.remove(entry)
-        self._enter(entry[1])
+        self._enter(entry.thread)
 
     def _enter(self, thread: greenlet, value: object = None) -> None:
         """Run `thread` until it waits. Threads are entered from the world alone, so that they return there."""

@@ -16,7 +16,7 @@ from typing import Final
 from notwice.stores.clocks import ClockDriftWarning
 from notwice.stores.port import Store, StoreClock
 from notwice.testing.auditor import audit
-from notwice.testing.history import Header, History
+from notwice.testing.history import Effect, Header, History
 from notwice.testing.simulate.choices import Choices
 from notwice.testing.simulate.payments import CALM_AT_S, CLEAR_AT_S, DURATION_S, SETTLED_AT_S, Payments
 from notwice.testing.simulate.server import KeptStore
@@ -26,7 +26,7 @@ from notwice.testing.simulate.world import World
 RUNS_PER_COLLECTION: Final = 200  # about 50 MB of garbage
 
 Scenario = Callable[[World], None]
-"""Sets up processes and calls in a world, and lets it run: ``world.run(until=60)``."""
+"""Sets up processes and calls in a world, lets it run, ``world.run(until=60)``, and asserts what must be so then."""
 
 StoreMaker = Callable[[StoreClock], Store]
 
@@ -104,16 +104,21 @@ def run(
     with in_silence():
         choices = Choices(seed, listed)
         world = World(choices, store=store, weather=Weather.drawn(choices))
+        asserted: tuple[str, ...] = ()
         try:
             if isinstance(scenario, Mode):
                 _run_payments(world, scenario)
             else:
                 scenario(world)
+        except AssertionError as error:
+            asserted = (f"the scenario's own assertion failed: {error}",)
         finally:
             world.end()
     name = scenario if isinstance(scenario, Mode) else getattr(scenario, "__name__", "")
-    header = Header(seed=f"{name}:{seed}", whole=isinstance(world.server.store, KeptStore))
-    failures = tuple(failure for process in world.processes for failure in process.failures)
+    effects = any(isinstance(event, Effect) for event in world.events)  # a scenario of one's own may record none
+    whole = isinstance(world.server.store, KeptStore)
+    header = Header(seed=f"{name}:{seed}", whole=whole, effects=effects or isinstance(scenario, Mode))
+    failures = asserted + tuple(failure for process in world.processes for failure in process.failures)
     return Run(
         seed, tuple(choices.made), History(header, tuple(world.events)), failures, settled=scenario is Mode.LIVENESS
     )

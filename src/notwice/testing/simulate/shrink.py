@@ -16,10 +16,11 @@ def shrink(choices: Sequence[int], fails: Fails) -> tuple[int, ...]:
     before: tuple[int, ...] = ()
     while shrinking.best != before and shrinking.tries < TRIES_MAX:
         before = shrinking.best
-        size = len(before) // 2 or 1
-        while size:
-            shrinking.drop_and_clear(size)
-            size //= 2
+        for make_simpler in (shrinking.clear, shrinking.drop):
+            size = len(shrinking.best) // 2 or 1
+            while size:
+                make_simpler(size)
+                size //= 2
         shrinking.lower()
     return shrinking.best
 
@@ -32,14 +33,18 @@ class _Shrinking:
         self.best = choices
         self.tries = 0
 
-    def drop_and_clear(self, size: int) -> None:
-        """Take out, or set to zero, what can be of each block of this size, from the end on."""
-        start = len(self.best) - size
-        while start >= 0:
-            head, block, tail = self.best[:start], self.best[start : start + size], self.best[start + size :]
-            if not self._takes((*head, *tail)) and any(block):
-                self._takes((*head, *[0] * len(block), *tail))
-            start = min(start, len(self.best)) - size
+    def clear(self, size: int) -> None:
+        """Set each block of this size to zero that can be, from the end on: all else stays in its place."""
+        for start in range(len(self.best) - size, -1, -size):
+            block = self.best[start : start + size]
+            if any(block):
+                self._takes((*self.best[:start], *[0] * len(block), *self.best[start + size :]))
+
+    def drop(self, size: int) -> None:
+        """Take each block of this size out that can be, from the end on: what follows means something else then."""
+        for start in range(len(self.best) - size, -1, -size):
+            if start < len(self.best):
+                self._takes((*self.best[:start], *self.best[start + size :]))
 
     def lower(self) -> None:
         """Make single numbers as small as they can be."""

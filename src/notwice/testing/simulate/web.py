@@ -133,7 +133,7 @@ class WebVisit(Visit):
 
     async def respond(self, send: Send) -> None:
         """The handler."""
-        operation = cast("AnyOperation", current_operation())
+        operation = current_operation()
         self.recorder.entered(operation)
         try:
             status, body = await self._answer(operation)
