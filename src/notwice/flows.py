@@ -355,6 +355,7 @@ def operate(
         message = f"operation {view.record.id} is {state}; only force=True changes it. Nothing changed."
         raise ForceRequired(message)
     target = change(shown, new_etag())
+    assert target.state in core.NEXT[shown.record.state], (shown.record.state, target.state)
     found = view_of((yield from _resent(Swap(target, view.record.etag))))
     if found is None or found.record.etag != target.etag:
         raise _changed(view)

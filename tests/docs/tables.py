@@ -214,7 +214,11 @@ MOVES = {
     (State.ACCEPTED, State.COMPLETED): "resolve",
     (State.ACCEPTED, State.FAILED): "resolve",
     (State.COMPLETED, State.ACCEPTED): "release by force",
+    (State.COMPLETED, State.COMPLETED): "resolve by force",
+    (State.COMPLETED, State.FAILED): "resolve by force",
     (State.FAILED, State.ACCEPTED): "release by force",
+    (State.FAILED, State.COMPLETED): "resolve by force",
+    (State.FAILED, State.FAILED): "resolve by force",
 }
 """What each edge of `core.NEXT` is called. `states` fails for an edge too many or too few."""
 
