@@ -4,30 +4,39 @@ import os
 import resource
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from notwice.errors import StoreUnavailable
+from notwice.errors import NotwiceError, StoreUnavailable
 from notwice.stores.sqlite import SqliteStore
+from notwice.stores.sqlite.connection import breaks_the_connection
 from tests.sources import ROOT
 from tests.stores import writer
+from tests.stores.children import in_child
+from tests.stores.nth_call import Fault, Run, at_every_call, whoever_was_hit
 
-KEYS = 7  # three writes each
-RUNS = int(os.environ.get("NOTWICE_FAULT_RUNS", "40"))
-"""How many of the calls are made to fail, spread evenly; a large number tries them all."""
+FILES = ("", "-wal", "-shm", "-journal")
+KEYS = 3  # three writes each
+IN_MEMORY = Path("/dev/shm")
+LIMITS = 80  # of the size of a file: most of them cut a write in two
 
 FAULTS = {
-    "a sync fails": ("fdatasync,fsync", "error=EIO"),
-    "a write fails": ("pwrite64,write", "error=EIO"),
-    "the disk is full": ("pwrite64,ftruncate", "error=ENOSPC"),
-    "killed at a write": ("pwrite64", "signal=KILL"),
-    "killed at a sync": ("fdatasync,fsync", "signal=KILL"),
+    "a sync fails": Fault("fdatasync,fsync", "error=EIO", 25),
+    "a write fails": Fault("pwrite64,write", "error=EIO", 105),
+    "the disk is full": Fault("pwrite64,ftruncate", "error=ENOSPC", 105),
+    "a read fails": Fault("pread64", "error=EIO", 20),
+    "a file can't be opened": Fault("openat", "error=EMFILE", 12),
+    "killed at a write": Fault("pwrite64", "signal=KILL", 105),
+    "killed at a sync": Fault("fdatasync,fsync", "signal=KILL", 25),
 }
+if os.environ.get("NOTWICE_LONG_FAULTS"):  # SQLite itself goes on trying for ten seconds after some of them
+    FAULTS["a lock fails"] = Fault("fcntl", "error=ENOLCK", 200)
 
 
 def write_under(
@@ -40,14 +49,8 @@ def write_under(
     return run.stdout.splitlines(keepends=True)
 
 
-def inject(calls: str, fault: str, path: Path, when: str) -> list[str]:
-    only = [f"--trace-path={path}{suffix}" for suffix in ("", "-wal", "-shm", "-journal")]
-    faster = [] if fault.startswith("signal") else ["--seccomp-bpf"]  # where it is on, no signal is delivered
-    log = path.with_suffix(".strace")
-    return [
-        *("strace", "--follow-forks", *faster, f"--output={log}", *only),
-        *(f"--trace={calls}", f"--inject={calls}:{fault}:when={when}"),
-    ]
+def files_of(path: Path) -> list[Path]:
+    return [Path(f"{path}{suffix}") for suffix in FILES]
 
 
 def check(path: Path, lines: list[str]) -> dict[str, int]:
@@ -70,41 +73,80 @@ def strace() -> str:
     return found or pytest.skip("strace is not installed")
 
 
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder in memory, where there is one: a fault is the same there, and syncing takes no time."""
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY if IN_MEMORY.is_dir() else None) as name:
+        yield Path(name)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_failing_call_loses_nothing(name: str, strace: str, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("strace")
+def test_a_failing_call_loses_nothing(name: str, folder: Path) -> None:
     """P7, P9: whichever call fails or kills, what was acknowledged is there, and the next call works again."""
-    calls, fault = FAULTS[name]
 
-    def try_at(number: int) -> tuple[bool, int]:
-        path = tmp_path / f"records-{number}.db"
-        lines = write_under(inject(calls, fault, path, str(number)), path)
-        acks = check(path, lines)
-        log = path.with_suffix(".strace").read_text()
-        assert sum(line.startswith("refused") for line in lines) <= 1, "the call after the one that failed works again"
-        return "(INJECTED)" in log or "+++ killed" in log, sum(acks.values())
+    def checked(run: Run) -> int:
+        assert sum(line.startswith("refused") for line in run.lines) <= 1, "the call after the one that failed works"
+        return sum(check(run.path, run.lines).values())
 
-    numbers = spread(calls_made(calls, tmp_path))
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        outcomes = list(pool.map(try_at, numbers))
-    acknowledged = sum(count for _, count in outcomes)
-    print(f"{name}: {len(outcomes)} faults, {acknowledged} acknowledged writes, none lost")
-    assert sum(hurt for hurt, _ in outcomes) >= len(outcomes) - 1, "each run has its fault, but perhaps the last"
+    options = ["--keys", str(KEYS), "--timeout", "0.05"]
+    runs = at_every_call(folder, "records.db", FAULTS[name], traced=files_of, options=options)
+    hits, acknowledged = whoever_was_hit(runs, checked)
+    print(f"{name}: {hits} faults, {acknowledged} acknowledged writes, none lost")
 
 
-def spread(count: int) -> list[int]:
-    """Up to `RUNS` numbers from 1 to `count`, the first and the last among them."""
-    runs = min(RUNS, count)
-    return sorted({1 + round(step * (count - 1) / max(1, runs - 1)) for step in range(runs)})
+@pytest.mark.slow
+@pytest.mark.usefixtures("strace")
+def test_a_failing_call_is_noticed_where_there_is_no_journal(folder: Path) -> None:
+    """The control: with changes that are written in place, a kill at some write damages the file."""
+
+    def loses(run: Run) -> bool:
+        try:
+            check(run.path, run.lines)
+        except (AssertionError, NotwiceError):
+            return True
+        return False
+
+    options = ["--keys", str(KEYS), "--journal", "off"]
+    runs = at_every_call(folder, "records.db", Fault("pwrite64", "signal=KILL", 40), traced=files_of, options=options)
+    assert any(list(map(loses, runs)))
 
 
-def calls_made(calls: str, folder: Path) -> int:
-    """How many of these calls an undisturbed run makes."""
-    path = folder / "undisturbed.db"
-    lines = write_under(inject(calls, "delay_enter=0", path, "1+"), path)
-    assert "done\n" in lines
-    assert len(writer.acknowledged(lines)) == KEYS
-    return path.with_suffix(".strace").read_text().count("(DELAYED)")
+def test_a_lock_that_could_not_be_given_back_is_given_back() -> None:
+    """P8: where SQLite's locks stay wrong for as long as a call may take, the file is closed, and that drops them."""
+    error = sqlite3.OperationalError("locking protocol")
+    error.sqlite_errorcode = sqlite3.SQLITE_PROTOCOL
+    assert breaks_the_connection(error)
+    error.sqlite_errorcode = sqlite3.SQLITE_BUSY
+    assert not breaks_the_connection(error)
+
+
+@pytest.mark.slow
+def test_a_write_that_is_cut_short_loses_nothing(folder: Path) -> None:
+    """P7, P8: wherever a file may not grow any more, in the middle of a write too, what was acknowledged is there."""
+    acknowledged = refused = 0
+    for number in range(LIMITS):
+        path, limit = folder / f"{number}.db", 4_000 + 999 * number
+        lines = write_limited(path, limit)
+        assert "done\n" in lines or lines[0].startswith("refused open"), "without room it refuses; it does not crash"
+        refused += any(line.startswith("refused") for line in lines)
+        acknowledged += sum(check(path, lines).values())
+    print(f"{LIMITS} limits, {refused} of them met, {acknowledged} acknowledged writes, none lost")
+    assert refused > LIMITS * 0.8
+
+
+def write_limited(path: Path, limit: int) -> list[str]:
+    """What a writer says whose files can't grow beyond a limit."""
+    said = path.with_suffix(".said")
+
+    def write() -> None:
+        os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT), 1)
+        limited(resource.RLIMIT_FSIZE, limit)()
+        writer.main([str(path), "--keys", str(KEYS)])
+
+    assert in_child(write) == 0
+    return said.read_text().splitlines(keepends=True)
 
 
 def limited(limit: int, value: int) -> Callable[[], None]:

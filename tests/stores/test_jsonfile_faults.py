@@ -1,12 +1,10 @@
 """A system call that fails, or kills, at every point of a JSON file's writes; full disks; kills at any time."""
 
-import os
 import random
 import resource
 import signal
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,38 +13,28 @@ from notwice.model import Get
 from notwice.stores.jsonfile import JsonFileStore, document, files
 from tests.sources import ROOT
 from tests.stores import writer
-from tests.stores.test_faults import limited, spread, strace, write_under
+from tests.stores.nth_call import Fault, Run, at_every_call, whoever_was_hit
+from tests.stores.test_faults import folder, limited, strace, write_under
 
-__all__ = ["strace"]  # a fixture
+__all__ = ["folder", "strace"]  # fixtures
 
-KEYS = 5  # three writes each
+KEYS = 3  # three writes each
 RENAMES = "rename,renameat,renameat2"
 
 FAULTS = {
-    "a sync fails": ("fsync", "error=EIO"),
-    "a write fails": ("write", "error=EIO"),
-    "the disk is full": ("write", "error=ENOSPC"),
-    "a rename fails": (RENAMES, "error=EIO"),
-    "a new file can't be made": ("openat", "error=EMFILE"),
-    "killed at a write": ("write", "signal=KILL"),
-    "killed at a sync": ("fsync", "signal=KILL"),
-    "killed at a rename": (RENAMES, "signal=KILL"),
+    "a sync fails": Fault("fsync", "error=EIO", 40),
+    "a write fails": Fault("write", "error=EIO", 30),
+    "the disk is full": Fault("write", "error=ENOSPC", 30),
+    "a rename fails": Fault(RENAMES, "error=EIO", 30),
+    "a new file can't be made": Fault("openat", "error=EMFILE", 60),
+    "killed at a write": Fault("write", "signal=KILL", 30),
+    "killed at a sync": Fault("fsync", "signal=KILL", 40),
+    "killed at a rename": Fault(RENAMES, "signal=KILL", 30),
 }
 
 
-def inject(calls: str, fault: str, path: Path, when: str) -> list[str]:
-    only = [f"--trace-path={place}" for place in (files.fresh_path(path), path, path.parent)]
-    return [
-        *("strace", "--follow-forks", f"--output={path.with_suffix('.strace')}", *only),
-        *(f"--trace={calls}", f"--inject={calls}:{fault}:when={when}"),
-    ]
-
-
-def calls_made(calls: str, path: Path) -> int:
-    """How many of these calls an undisturbed run makes, after the file was opened."""
-    lines = write_under(inject(calls, "delay_enter=0", path, "1+"), path, keys=KEYS)
-    assert len(writer.acknowledged(lines)) == KEYS
-    return path.with_suffix(".strace").read_text().count("(DELAYED)")
+def files_of(path: Path) -> list[Path]:
+    return [files.fresh_path(path), path, path.parent]
 
 
 def check(path: Path, lines: list[str]) -> dict[str, int]:
@@ -66,26 +54,17 @@ def check(path: Path, lines: list[str]) -> dict[str, int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_failing_call_loses_nothing(name: str, strace: str, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("strace")
+def test_a_failing_call_loses_nothing(name: str, folder: Path) -> None:
     """P7, P9: whichever call fails or kills, what was acknowledged is there, and the next call works again."""
-    calls, fault = FAULTS[name]
 
-    def try_at(number: int) -> tuple[bool, int]:
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        path = folder / "cache.json"
-        lines = write_under(inject(calls, fault, path, str(number)), path, keys=KEYS)
-        acks = check(path, lines)
-        log = path.with_suffix(".strace").read_text()
-        assert sum(line.startswith("refused") for line in lines) <= 1, "the call after the one that failed works again"
-        return "(INJECTED)" in log or "+++ killed" in log, sum(acks.values())
+    def checked(run: Run) -> int:
+        assert sum(line.startswith("refused") for line in run.lines) <= 1, "the call after the one that failed works"
+        return sum(check(run.path, run.lines).values())
 
-    (tmp_path / "undisturbed").mkdir()
-    numbers = spread(calls_made(calls, tmp_path / "undisturbed" / "cache.json"))[::2]
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        outcomes = list(pool.map(try_at, numbers))
-    print(f"{name}: {len(outcomes)} faults, {sum(count for _, count in outcomes)} acknowledged writes, none lost")
-    assert sum(hurt for hurt, _ in outcomes) >= len(outcomes) - 1, "each run has its fault, but perhaps the last"
+    runs = at_every_call(folder, "cache.json", FAULTS[name], traced=files_of, options=["--keys", str(KEYS)])
+    hits, acknowledged = whoever_was_hit(runs, checked)
+    print(f"{name}: {hits} faults, {acknowledged} acknowledged writes, none lost")
 
 
 def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ from notwice.stores.sqlite import SqliteStore, connection
 WRITES_PER_KEY = 3
 
 
-def store_at(path: Path) -> Store:
-    return JsonFileStore(path) if path.suffix == ".json" else SqliteStore(path)
+def store_at(path: Path, timeout: float = 2.0) -> Store:
+    return JsonFileStore(path) if path.suffix == ".json" else SqliteStore(path, timeout=timeout)
 
 
 def say(*words: object) -> None:
@@ -69,14 +69,18 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--body-bytes", type=int, default=100)
+    parser.add_argument("--timeout", type=float, default=2.0)
     parser.add_argument("--until-refused", action="store_true")
     parser.add_argument("--batching", action="store_true")
     parser.add_argument("--unsafe", action="store_true")
+    parser.add_argument("--journal")
     arguments = parser.parse_args(given)
     if arguments.unsafe:
         connection.SETTINGS["synchronous"] = ("OFF", 0)
+    if arguments.journal:
+        connection.SETTINGS["journal_mode"] = (arguments.journal, arguments.journal)
     try:
-        store = store_at(arguments.path)
+        store = store_at(arguments.path, arguments.timeout)
     except StoreUnavailable as error:
         say("refused", "open", error)
         return

@@ -6,6 +6,7 @@ forked from it, so that one that takes a killed one's place is at work within mi
 
 from __future__ import annotations
 
+import ctypes
 import heapq
 import itertools
 import mmap
@@ -30,6 +31,7 @@ from notwice.testing.torture.plan import Plan
 
 _GRANULE_S: Final = 0.001
 _PAUSES_S: Final = {"records": (0.001, 0.05), "payments": (0.01, 3 * payments.LEASE_MS / 1000)}
+_END_WITH_PARENT: Final = 1
 _SLOT: Final = struct.Struct("=Q")
 
 
@@ -207,17 +209,27 @@ class Driver:
             raise RuntimeError(message)
 
     def _fork(self, name: str, job: Callable[[], None]) -> int:
+        parent = os.getpid()
         pid = os.fork()
         if pid:
             return pid
         code = 1
         try:
+            _end_with(parent)
             job()
             code = 0
         except BaseException:  # noqa: BLE001 - it is written down, and the code tells of it
             (self._folder / f"failed-{name}.txt").write_text(traceback.format_exc())
         finally:
             os._exit(code)
+
+
+def _end_with(parent: int) -> None:
+    """See to it that this process is killed when its parent ends, even while it is stopped."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_END_WITH_PARENT, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def _open_log(path: Path) -> int:
