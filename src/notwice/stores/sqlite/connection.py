@@ -46,7 +46,9 @@ SETTINGS: Final[dict[str, tuple[object, object]]] = {
 """What each connection is set to, and what it must say then."""
 
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
-_KEEPS_ITS_CONNECTION = frozenset({*_BUSY, sqlite3.SQLITE_FULL})
+_KEEPS_ITS_CONNECTION = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL})
+"""Not so a protocol that fails for as long as that: a lock that could not be given back is, when the file is closed."""
+
 _making = threading.Lock()
 
 
