@@ -76,9 +76,7 @@ class Pool(Generic[S]):
         deadline = time.monotonic() + self._timeout
         free = self._free
         if not free.acquire(timeout=self._timeout):
-            raise StoreUnavailable(
-                f"{self._shown}: all {self._size} connections were busy for {self._timeout:g} s; nothing was done"
-            )
+            raise all_busy(self._shown, self._size, self._timeout)
         try:
             session = self._session(deadline)
             try:
@@ -137,3 +135,8 @@ class Pool(Generic[S]):
             idle, self._idle = self._idle, deque()
         for session in idle:
             session.close()
+
+
+def all_busy(shown: str, size: int, timeout: float) -> StoreUnavailable:
+    """The error of a call that got no connection in time."""
+    return StoreUnavailable(f"{shown}: all {size} connections were busy for {timeout:g} s; nothing was done")

@@ -17,12 +17,12 @@ from notwice.errors import StoreUnavailable
 from notwice.model import Op, Page, Query, Reply
 from notwice.stores.findings import heed
 from notwice.stores.forks import stand_still_at_forks
+from notwice.stores.pool import all_busy
 from notwice.stores.port import AsyncJoined, Store
 from notwice.stores.postgres.flows import Rows, applying, asking, opening
 from notwice.stores.postgres.place import (
     Opened,
     Place,
-    all_busy,
     in_doubt,
     is_harmless,
     session_settings,
@@ -224,13 +224,13 @@ class AsyncPostgresStore:
             async with asyncio.timeout(self._place.timeout):
                 await pool.free.acquire()
         except TimeoutError:
-            raise all_busy(self._place) from None
+            raise all_busy(self._place.shown, self._place.pool, self._place.timeout) from None
         try:
             session = await self._session(pool, deadline)
             try:
                 yield session, deadline
             except BaseException as error:
-                if isinstance(error, Exception) and is_harmless(error):
+                if is_harmless(error):
                     self._give_back(session, pool)
                 else:
                     session.close()

@@ -143,7 +143,7 @@ def translated(error: Exception, place: Place) -> Exception:
     return StoreUnavailable(f"{place.shown}: {reason} ({state or type(error).__name__})")
 
 
-def is_harmless(error: Exception) -> bool:
+def is_harmless(error: BaseException) -> bool:
     """Whether the connection is as good as before: the server refused this statement and nothing else."""
     return isinstance(error, (Undone, KeyLocked))
 
@@ -151,13 +151,6 @@ def is_harmless(error: Exception) -> bool:
 def too_slow(place: Place) -> StoreUnavailable:
     """The error of a call that got no answer in time."""
     return StoreUnavailable(f"{place.shown}: no answer for {place.timeout:g} s; whether a write is there is not known")
-
-
-def all_busy(place: Place) -> StoreUnavailable:
-    """The error of a call that got no connection in time."""
-    return StoreUnavailable(
-        f"{place.shown}: all {place.pool} connections were busy for {place.timeout:g} s; nothing was done"
-    )
 
 
 def in_doubt(warning: str, place: Place) -> StoreUnavailable:

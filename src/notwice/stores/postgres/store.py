@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import select
-import threading
 import time
-from collections import deque
 from collections.abc import Generator, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar
@@ -19,15 +17,14 @@ from psycopg.pq.abc import PGresult
 from notwice.errors import StoreUnavailable
 from notwice.model import Op, Page, Query, RecordView, Reply
 from notwice.stores.findings import Finding, heed
-from notwice.stores.forks import stand_still_at_forks
 from notwice.stores.migrations import Migration, pending
+from notwice.stores.pool import Pool
 from notwice.stores.port import Joined
 from notwice.stores.postgres.flows import Rows, applying, asking, checking, looking, migrating, opening
 from notwice.stores.postgres.migrations import steps_of
 from notwice.stores.postgres.place import (
     Opened,
     Place,
-    all_busy,
     in_doubt,
     is_harmless,
     session_settings,
@@ -36,7 +33,7 @@ from notwice.stores.postgres.place import (
 )
 from notwice.stores.postgres.rows import Statement, load_of, scan_of
 from notwice.stores.postgres.wire import decoded_rows, encoded
-from notwice.stores.shared import closed, refuse_repeated_names
+from notwice.stores.shared import refuse_repeated_names
 from notwice.stores.sweeping import SWEPT_MAX, Sweeping
 from notwice.stores.tables import page_of
 
@@ -53,9 +50,10 @@ _BINARY = (Format.BINARY,) * 16
 class Session:
     """One connection, with what it was warned of."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, deadline: float) -> None:
         self.place = place
         self.warning: str | None = None
+        self.deadline = deadline
         milliseconds = place.timeout_ms
         try:
             self.connection: Connection[Any] = Connection.connect(
@@ -69,14 +67,16 @@ class Session:
         except Exception as error:
             raise translated(error, place) from error
         self.connection.add_notice_handler(self._warned)
-        self.deadline = time.monotonic() + place.timeout
         self._prepared: dict[str, bytes] = {}
         self._poll = select.poll()
         self._poll.register(self.connection.fileno(), select.POLLIN)
 
-    def run(self, flow: Generator[Statement, Rows, _T], deadline: float) -> _T:
-        """Carry a conversation out."""
+    def within(self, deadline: float) -> None:
+        """Have the next statements answered until `deadline`."""
         self.deadline = deadline
+
+    def run(self, flow: Generator[Statement, Rows, _T]) -> _T:
+        """Carry a conversation out."""
         try:
             statement = next(flow)
             while True:
@@ -159,16 +159,9 @@ class PostgresStore:
         self._place = place
         self._opened = opened or Opened()
         self._sweeping = Sweeping()
-        self._closed = False
-        self._stranded: list[object] = []
-        self._start_anew()
-        stand_still_at_forks(self)
-
-    def _start_anew(self) -> None:
-        self._idle: deque[Session] = deque()
-        self._changed = threading.Condition()
-        self._count = 0  # connections that are there, or on their way
-        self._waiting = 0
+        self._pool = Pool(
+            self._connected, is_harmless=is_harmless, size=place.pool, timeout=place.timeout, shown=place.shown
+        )
 
     def apply(self, ops: Sequence[Op]) -> Sequence[Reply]:
         """Carry out a batch that names no id twice, in one statement and one commit."""
@@ -210,21 +203,7 @@ class PostgresStore:
 
     def close(self) -> None:
         """Close the connections; those in use are closed when they come back."""
-        self._closed = True
-        self._drop_idle()
-
-    def before_fork(self) -> None:
-        """Let nobody change the pool while the process is copied."""
-        self._changed.acquire()
-
-    def after_fork_in_parent(self) -> None:
-        """Go on."""
-        self._changed.release()
-
-    def after_fork_in_child(self) -> None:
-        """Begin anew. The parent's connections are kept, never to be used: closed here, they would end there."""
-        self._stranded.append(self._idle)
-        self._start_anew()
+        self._pool.close()
 
     # --- connections --------------------------------------------------------------------------------------------------
 
@@ -232,91 +211,22 @@ class PostgresStore:
         return self._carry_out(asking(statement))
 
     def _carry_out(self, flow: Generator[Statement, Rows, _T]) -> _T:
-        """Have a conversation on a connection of its own, until its deadline."""
-        deadline = time.monotonic() + self._place.timeout
-        session = self._session(deadline)
-        try:
-            found = session.run(flow, deadline)
-        except BaseException as error:
-            if isinstance(error, Exception) and is_harmless(error):
-                self._give_back(session)
-            else:
-                self._end(session)
-                self._drop_idle()  # what ended one connection may have ended all of them
-            raise
-        self._give_back(session)
-        return found
-
-    def _session(self, deadline: float) -> Session:
-        if self._closed:
-            raise closed()
-        while True:
-            try:
-                session = self._idle.pop()
-            except IndexError:
-                found = self._wait_for_one(deadline)
-                if found is None:
-                    return self._connected(deadline)
-                session = found
-            if not session.is_dead():
-                return session
-            self._end(session)
-            self._drop_idle()
-
-    def _wait_for_one(self, deadline: float) -> Session | None:
-        """Wait for a connection that is given back; ``None``: open another one, which is counted already."""
-        with self._changed:
-            self._waiting += 1
-            try:
-                while True:
-                    with suppress(IndexError):  # whoever pops does so without the lock
-                        return self._idle.pop()
-                    if self._count < self._place.pool:
-                        self._count += 1
-                        return None
-                    if not self._changed.wait(deadline - time.monotonic()):
-                        raise all_busy(self._place)
-            finally:
-                self._waiting -= 1
+        """Have a conversation on a connection of its own."""
+        with self._pool.turn() as session:
+            return session.run(flow)
 
     def _connected(self, deadline: float) -> Session:
         place = self._place
-        session = None
+        session = Session(place, deadline)
         try:
-            session = Session(place)
             makes, first = place.tables == "make", not self._opened.yet
             flow = opening(place.names, first=first, makes=makes, timeout_ms=place.timeout_ms)
-            heed(session.run(flow, deadline), safe=place.safe, shown=place.shown)
+            heed(session.run(flow), safe=place.safe, shown=place.shown)
         except BaseException:
-            self._end(session)
+            session.close()
             raise
         self._opened.yet = True
         return session
-
-    def _give_back(self, session: Session) -> None:
-        if self._closed:
-            self._end(session)
-            return
-        self._idle.append(session)
-        if self._waiting:
-            with self._changed:
-                self._changed.notify()
-
-    def _end(self, session: Session | None) -> None:
-        """Close a connection, and make room for another one."""
-        if session is not None:
-            session.close()
-        with self._changed:
-            self._count -= 1
-            self._changed.notify()
-
-    def _drop_idle(self) -> None:
-        while True:
-            try:
-                session = self._idle.pop()
-            except IndexError:
-                return
-            self._end(session)
 
 
 def migrate(place: Place, *, dry_run: bool) -> Sequence[Migration]:
@@ -324,12 +234,11 @@ def migrate(place: Place, *, dry_run: bool) -> Sequence[Migration]:
 
     Raises `StoreUnavailable` or, for tables that only a newer release may use, `UnsupportedRecord`.
     """
-    deadline = time.monotonic() + MIGRATION_S
     slow = place._replace(timeout=MIGRATION_S)
-    session = Session(slow)
+    session = Session(slow, time.monotonic() + MIGRATION_S)
     try:
         if dry_run:
-            return pending(steps_of(place.names), session.run(looking(place.names), deadline))
-        return session.run(migrating(place.names, slow.timeout_ms), deadline)
+            return pending(steps_of(place.names), session.run(looking(place.names)))
+        return session.run(migrating(place.names, slow.timeout_ms))
     finally:
         session.close()
