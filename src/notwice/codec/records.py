@@ -38,6 +38,8 @@ from notwice.model import (
     State,
     Terms,
     Unreadable,
+    make_record,
+    maker,
 )
 from notwice.plain import writer
 
@@ -50,7 +52,8 @@ _quoted = json.encoder.encode_basestring_ascii
 _DECODER = json.JSONDecoder()
 _BASE: Final = 11  # so many fields stand in the array; the rest is named, if it differs from these defaults
 _NAMES: Final = Record._fields[_BASE:]
-_DEFAULTS: Final = tuple(Record._field_defaults[name] for name in _NAMES)
+_DEFAULT_OF: Final = {name: Record._field_defaults[name] for name in _NAMES}
+_DEFAULTS: Final = tuple(_DEFAULT_OF.values())
 _NEWER = "it was written by a newer release; upgrade this process"
 _DAMAGED = "it is damaged; ask an operator to look the effect up where it happened"
 
@@ -162,18 +165,10 @@ def _read(data: bytes) -> Record:
     fields = {name: _reader(name)(value, blobs) for name, value in named.items()}
     if blobs.place != len(data):
         raise ValueError("bytes follow the record")
-    return Record(
-        namespace,
-        operation,
-        scope,
-        key,
-        _STATES[state],
-        bytes.fromhex(etag),
-        None if fingerprint is None else _fingerprint(*fingerprint),
-        _terms(terms),
-        *counts,
-        **fields,
-    )
+    state, etag = _STATES[state], bytes.fromhex(etag)
+    fingerprint = None if fingerprint is None else _fingerprint(*fingerprint)
+    rest = {**_DEFAULT_OF, **fields}.values() if fields else _DEFAULTS
+    return make_record((namespace, operation, scope, key, state, etag, fingerprint, _terms(terms), *counts, *rest))
 
 
 def _reader(name: str) -> Callable[[Any, _Blobs], Any]:
@@ -195,7 +190,7 @@ def _fingerprint(recipe: object, digest: str) -> Fingerprint:
 def _terms(parts: list[Any]) -> Terms:
     if tuple(map(type, parts)) not in _TERMS_SHAPES:
         raise TypeError("the terms have other parts")
-    return Terms(*parts)._replace(recovery=_RECOVERIES[parts[2]])
+    return _made_terms((*parts[:2], _RECOVERIES[parts[2]], *parts[3:]))
 
 
 def _result(parts: Sequence[Any], blobs: _Blobs) -> Result:
@@ -214,6 +209,7 @@ def _of(*kinds: type) -> Callable[[Any, _Blobs], Any]:
     return lambda value, _blobs: _typed(value, *kinds)
 
 
+_made_terms = maker(Terms)
 _BASE_SHAPES = {(str,) * 6 + (fingerprint, list, int, int, int) for fingerprint in (list, NoneType)}
 _TERMS_SHAPES = set(product([int], [int, NoneType], [str], [int, NoneType], [int, NoneType], [int], [bool], [bool]))
 _STATES: dict[object, State] = {state.value: state for state in State}

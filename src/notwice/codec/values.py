@@ -31,7 +31,7 @@ from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from enum import Enum, Flag
 from types import NoneType
-from typing import Any, Final
+from typing import Any, Final, cast
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -116,7 +116,11 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 def _from_json(data: bytes) -> object:
     if nesting_exceeds(data, DEPTH_MAX):
         raise UnsupportedRecord(_DAMAGED)
-    return _DECODER.decode(data[1:].decode("utf-8", "surrogatepass"))
+    text = data[1:].decode("utf-8", "surrogatepass")
+    value, end = _DECODER.raw_decode(text)
+    if end != len(text):
+        raise UnsupportedRecord(_DAMAGED)
+    return cast("object", value)
 
 
 # --- tags -----------------------------------------------------------------------------------------------------------
