@@ -7,8 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -71,13 +70,6 @@ def strace() -> str:
     if found is None and os.environ.get("CI"):
         pytest.fail("strace is missing: these tests must not be left out silently")
     return found or pytest.skip("strace is not installed")
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder in memory, where there is one: a fault is the same there, and syncing takes no time."""
-    with tempfile.TemporaryDirectory(dir=IN_MEMORY if IN_MEMORY.is_dir() else None) as name:
-        yield Path(name)
 
 
 @pytest.mark.slow

@@ -14,9 +14,9 @@ from notwice.stores.jsonfile import JsonFileStore, document, files
 from tests.sources import ROOT
 from tests.stores import writer
 from tests.stores.nth_call import Fault, Run, at_every_call, whoever_was_hit
-from tests.stores.test_faults import folder, limited, strace, write_under
+from tests.stores.test_faults import limited, strace, write_under
 
-__all__ = ["folder", "strace"]  # fixtures
+__all__ = ["strace"]  # a fixture
 
 KEYS = 3  # three writes each
 RENAMES = "rename,renameat,renameat2"

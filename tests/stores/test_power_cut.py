@@ -7,7 +7,6 @@ the program before it could tell anybody.
 
 import os
 import random
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -28,12 +27,9 @@ IN_MEMORY = Path("/dev/shm")
 
 
 @pytest.fixture(params=KINDS)
-def disk(request: pytest.FixtureRequest) -> Iterator[Disk]:
+def disk(request: pytest.FixtureRequest, folder: Path) -> Iterator[Disk]:
     """A disk that lies in memory, where there is room: what has reached it counts as written all the same."""
-    with (
-        tempfile.TemporaryDirectory(dir=IN_MEMORY if IN_MEMORY.is_dir() else None) as name,
-        disk_in(Path(name), KINDS[request.param], request.param) as disk,
-    ):
+    with disk_in(folder, KINDS[request.param], request.param) as disk:
         yield disk
 
 

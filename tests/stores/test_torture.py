@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,13 +36,6 @@ PAYMENTS = {
     "an abandon on a second attempt frees": (seeded.abandons_all, {"freed key", "double effect"}),
     "winner decided by affected rows": (seeded.WinnerByAffectedRows, {"broken fence", "double effect"}),
 }
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder in memory, where there is one: a kill loses nothing of it, and syncing takes no time."""
-    with tempfile.TemporaryDirectory(dir=IN_MEMORY if IN_MEMORY.is_dir() else None) as name:
-        yield Path(name)
 
 
 def run(plan: Plan, folder: Path) -> Report:
