@@ -53,6 +53,7 @@ SETTLED: dict[str, tuple[Callable[[], Tale], set[Kind]]] = {
     ),
     "still refused": (lambda: Tale().calm().asks("b").gets("b", Outcome.REFUSED, code="x"), {Kind.UNSETTLED}),
     "still in progress": (lambda: Tale().works("a").dies("a").calm().shows(OPEN), {Kind.UNSETTLED}),
+    "hold, and its lease is over": (lambda: Tale().works("a").dies("a").calm().shows(OPEN, lapsed=True), set()),
     "still waiting": (lambda: Tale().calm().asks("a"), {Kind.UNBOUNDED_WAIT}),
     "its handler still runs": (lambda: Tale().works("a").calm(), {Kind.UNBOUNDED_WAIT}),
 }
