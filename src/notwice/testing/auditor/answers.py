@@ -79,8 +79,20 @@ def _replayed(line: Line, call: Call, event: Answered, *, effects: bool, others:
 def _source(lives: Iterable[Life], answer: Answer, request: str | None) -> tuple[Life, Source] | None:
     """Where the answer comes from, the same request's before others', the last before earlier ones."""
     fitting = [(life, source) for life in lives for source in life.sources if source.gives(answer)]
-    fitting.sort(key=lambda found: (request in (None, found[1].request), found[1].final, found[1].event.at_ns))
+    fitting.sort(
+        key=lambda found: (
+            request in (None, found[1].request),
+            not _differs(*found),
+            found[1].final,
+            found[1].event.at_ns,
+        )
+    )
     return fitting[-1] if fitting else None
+
+
+def _differs(life: Life, source: Source) -> bool:
+    """Whether duplicates were given another answer in this life."""
+    return source.final and life.replayed is not None and not life.replayed[0].gives(source.answer)
 
 
 def _unknown_answer(line: Line, call: Call, event: Answered, *, others: Iterable[Line]) -> Violation:
@@ -98,7 +110,7 @@ def _other_than_before(line: Line, life: Life, source: Source, *, event: Answere
     """Once a final answer has been replayed, no other is, unless an operator released it."""
     if not source.final:
         return
-    if life.replayed is not None and not life.replayed[0].gives(source.answer):
+    if life.replayed is not None and _differs(life, source):
         what = "a duplicate was given another answer than one before it"
         yield Violation(Kind.WRONG_REPLAY, line.name, what, (life.replayed[1], event))
         return

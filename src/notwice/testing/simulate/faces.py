@@ -7,13 +7,14 @@ their end in one step.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from notwice.guard_base import Done
 from notwice.model import InProgress, Mismatch, Replay, Unresolved
 from notwice.operation import AsyncOperation, Operation
+from notwice.policy import Policy
 from notwice.stores.async_batching import SharedTrips
 from notwice.testing.simulate.link import Road
 
@@ -77,6 +78,14 @@ class Face(Protocol):
         """Make an owner's move."""
         ...
 
+    async def step(self, operation: AnyOperation, name: str, function: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+        """Run a step."""
+        ...
+
+    async def recover(self, handlers: Mapping[str, Callable[..., Coroutine[Any, Any, object]]], policy: Policy) -> None:
+        """Run a round of recovery."""
+        ...
+
 
 class TaskFace:
     """Calls run as tasks of an event loop."""
@@ -121,6 +130,15 @@ class TaskFace:
         assert waited is not None
         await waited
 
+    async def step(self, operation: AnyOperation, name: str, function: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+        """Run a step."""
+        assert isinstance(operation, AsyncOperation)
+        return await operation.step(name, function)
+
+    async def recover(self, handlers: Mapping[str, Callable[..., Coroutine[Any, Any, object]]], policy: Policy) -> None:
+        """Run a round of recovery."""
+        await self._guard.recover(handlers, policy=policy, all_namespaces=True)
+
 
 class ThreadFace:
     """Calls run as threads."""
@@ -161,3 +179,17 @@ class ThreadFace:
     async def move(self, move: Callable[[], Awaitable[None] | None]) -> None:
         """Make an owner's move."""
         move()
+
+    async def step(self, operation: AnyOperation, name: str, function: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+        """Run a step."""
+        assert isinstance(operation, Operation)
+        return operation.step(name, lambda: at_once(function()))
+
+    async def recover(self, handlers: Mapping[str, Callable[..., Coroutine[Any, Any, object]]], policy: Policy) -> None:
+        """Run a round of recovery."""
+        blocking = {scope: _blocking(handler) for scope, handler in handlers.items()}
+        self._guard.recover(blocking, policy=policy, all_namespaces=True)
+
+
+def _blocking(handler: Callable[..., Coroutine[Any, Any, object]]) -> Callable[..., object]:
+    return lambda *args, **values: at_once(handler(*args, **values))

@@ -95,7 +95,7 @@ _NAMES: Final = (
     Name("", "refund", "k1"),
 )
 _FAMILIES: Final = Table((Family.HOLD, 3), (Family.RERUN, 3), (Family.RECONCILE, 2), (Family.DEDUPLICATED, 2))
-_LAXER: Final = Table((False, 5), (True, 1))
+_RARELY: Final = Table((False, 5), (True, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +106,15 @@ class Order:
     family: Family
     variant: int
     mixed: bool
+    in_steps: bool
 
     @classmethod
     def drawn(cls, choices: Choices, number: int) -> Order:
         """The order of that number, with a policy drawn for this run."""
-        family, mixed = choices.of(_FAMILIES), choices.of(_LAXER)
-        return cls(_NAMES[number], family, choices.below(_LASTING if mixed else len(_VARIANTS)), mixed)
+        family, mixed = choices.of(_FAMILIES), choices.of(_RARELY)
+        return cls(
+            _NAMES[number], family, choices.below(_LASTING if mixed else len(_VARIANTS)), mixed, choices.of(_RARELY)
+        )
 
     def policy(self, choices: Choices, *, blocking: bool) -> Policy:
         """The policy of one more call: as a rule the order's, or any where deployments are mixed."""

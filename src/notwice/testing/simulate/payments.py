@@ -20,6 +20,7 @@ from notwice.testing.simulate.recorder import Recorder
 from notwice.testing.simulate.visit import Plan, Visit
 from notwice.testing.simulate.weather import LEASE_S
 from notwice.testing.simulate.web import WebFace, WebVisit
+from notwice.testing.simulate.worker import Worker
 from notwice.testing.simulate.world import MICROSECONDS, World
 
 _PROGRAMS: Final = Table((1, 2), (2, 4), (3, 2))
@@ -76,6 +77,9 @@ class Payments:
         self.orders: Final = [Order.drawn(choices, number) for number in range(choices.of(_ORDERS))]
         self.calm = False
         self.console: Final = Console(world)
+        if not web and choices.below(3) == 1:
+            self.programs.append(Program(world, "worker", choices.of(_FACES)))
+            self.worker: Final = Worker(self, self.programs[-1])
         for number in range(choices.of(_CLIENTS)):
             self._add_client(number)
         if len(self.orders) > 1 and choices.below(3) == 1:

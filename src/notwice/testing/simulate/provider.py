@@ -51,7 +51,7 @@ class Provider:
         weather = Weather(choices.one(_FATES), choices.one(_DELAYS))
         return cls(world, deduplicates=choices.below(2) == 0, weather=weather)
 
-    def charge(self, call: str, downstream_key: str) -> str:
+    def charge(self, call: str, downstream_key: str, step: str = "") -> str:
         """Cause an effect, unless the key is known, and give the name of what happened under that key."""
         known = self._known.get(downstream_key) if self._deduplicates else None
         if known is None:
@@ -62,7 +62,14 @@ class Provider:
         else:
             applied = False
         self._world.events.append(
-            Effect(at_ns=self._world.now_ns, call=call, effect=known, downstream_key=downstream_key, applied=applied)
+            Effect(
+                at_ns=self._world.now_ns,
+                call=call,
+                effect=known,
+                downstream_key=downstream_key,
+                step=step,
+                applied=applied,
+            )
         )
         return known
 

@@ -18,7 +18,7 @@ from notwice.errors import (
     ResultOmitted,
 )
 from notwice.guard_base import Done
-from notwice.model import InProgress, Mismatch, Replay, Result, ResultKind, Unresolved
+from notwice.model import InProgress, Mismatch, Replay, Result, ResultKind, Terms, Unresolved
 from notwice.operation_base import OperationBase
 from notwice.policy import Policy
 from notwice.results import result_of
@@ -26,6 +26,7 @@ from notwice.testing.history import (
     Answer,
     Answered,
     Asked,
+    Event,
     Move,
     MoveAnswered,
     MoveAsked,
@@ -46,6 +47,34 @@ _ERRORS: Final[dict[type, Outcome]] = {
     OperationUnresolved: Outcome.UNRESOLVED,
     RequestMismatch: Outcome.MISMATCH,
 }
+
+
+class StepMove:
+    """The checkpoint of a step: a move only if the step's function ran. `asked` says that it did."""
+
+    def __init__(self, recorder: Recorder, name: str) -> None:
+        self._recorder = recorder
+        self._name = name
+        self._ran = False
+
+    def asked(self) -> None:
+        """The function has run; its result is kept next."""
+        self._ran = True
+        self._note(
+            MoveAsked(at_ns=self._recorder.now_ns, call=self._recorder.call, move=Move.CHECKPOINT, point=self._name)
+        )
+
+    def __enter__(self) -> None:
+        """Nothing: what counts is whether the function runs."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if self._ran:
+            code = "" if error is None else error.code if isinstance(error, NotwiceError) else "cancelled"
+            recorder = self._recorder
+            self._note(MoveAnswered(at_ns=recorder.now_ns, call=recorder.call, move=Move.CHECKPOINT, code=code))
+
+    def _note(self, event: Event) -> None:
+        self._recorder.process.note(event)
 
 
 class Recorder:
@@ -71,8 +100,16 @@ class Recorder:
         """The time of the next event."""
         return self.process.world.now_ns
 
-    def asked(self, name: Name, request: str, policy: Policy, *, answer_within_ms: int | None = None) -> None:
-        """The call is made. `request` is the digest of its fingerprint, in hexadecimal."""
+    def asked(
+        self,
+        name: Name,
+        request: str | None,
+        policy: Policy,
+        *,
+        terms: Terms | None = None,
+        answer_within_ms: int | None = None,
+    ) -> None:
+        """The call is made. `request` is the digest of its fingerprint, in hexadecimal; `terms`: not the policy's."""
         self.process.note(
             Asked(
                 at_ns=self.now_ns,
@@ -81,7 +118,7 @@ class Recorder:
                 process=self.process.name,
                 name=name,
                 request=request,
-                terms=policy.terms,
+                terms=terms or policy.terms,
                 wait_ms=int(policy.wait_seconds * 1000),
                 answer_within_ms=answer_within_ms,
             )
@@ -131,6 +168,10 @@ class Recorder:
             raise
         finally:
             self.process.note(MoveAnswered(at_ns=self.now_ns, call=self.call, move=move, code=code))
+
+    def step(self, name: str) -> StepMove:
+        """A step is about to be run, or to be skipped."""
+        return StepMove(self, name)
 
     def left(self) -> None:
         """The owner leaves its operation without a move, which suspends it."""

@@ -122,6 +122,8 @@ class Server:
             self._awaited.remove(awaited)
             awaited[1]()
         call = self.callers.get(record.etag, "")
+        if call.endswith(" "):  # of a call about many operations
+            call += "/".join(_name(record))
         moved = self.operators.pop(call, None)
         if moved is not None:
             self._note(replace(moved, at_ns=self.world.now_ns))

@@ -14,6 +14,7 @@ from notwice.fingerprint import fingerprint_value
 from notwice.operation import current_operation
 from notwice.operation_base import OperationBase
 from notwice.policy import NOT_APPLIED, UNKNOWN, Applied, Policy
+from notwice.steps import current_step
 from notwice.testing.history import Move, Verdict
 from notwice.testing.simulate.choices import Choices, Table
 from notwice.testing.simulate.faces import AnyOperation, Face
@@ -135,7 +136,7 @@ class Visit:
             if self._plan.begins:
                 await self._begin(options)
             else:
-                self.recorder.done(await self._face.call(self._handle, scope=name.scope, key=name.key, **options))
+                self.recorder.done(await self._face.call(self.handle, scope=name.scope, key=name.key, **options))
         except asyncio.CancelledError:
             self.recorder.cancelled()
             raise
@@ -153,7 +154,7 @@ class Visit:
 
     async def _own(self, operation: AnyOperation) -> None:
         """What the owner of an operation does that it began by itself."""
-        value = await self._handle()
+        value = await self.handle()
         ending, move = self._plan.ending, self._face.move
         match ending:
             case Ending.ABANDON:
@@ -171,7 +172,7 @@ class Visit:
                 with self.recorder.move(Move.COMPLETE):
                     await move(partial(operation.complete, value))
 
-    async def _handle(self) -> object:
+    async def handle(self) -> object:
         """The handler."""
         operation = current_operation()
         self.recorder.entered(operation)
@@ -202,7 +203,7 @@ class Visit:
         key = operation.downstream_key("charge")
         if ending is Ending.TOUCHED:
             raise NotApplied
-        effect = await self._face.ask(self._provider, partial(self._provider.charge, self.recorder.call, key))
+        effect = await (self._in_steps(operation) if self._order.in_steps else self._charge(key))
         if plan.checkpoints:
             with self.recorder.move(Move.CHECKPOINT, "charged"):
                 await self._face.move(partial(operation.checkpoint, "charged", effect))
@@ -213,6 +214,27 @@ class Visit:
         if ending is Ending.BOOM or (ending in _OWN_MOVES and not plan.begins):
             raise Boom
         return [effect, _LONG] if plan.long_answer else effect
+
+    async def _charge(self, key: str, step: str = "") -> str:
+        charge = partial(self._provider.charge, self.recorder.call, key, step)
+        return await self._face.ask(self._provider, charge)
+
+    async def _in_steps(self, operation: AnyOperation) -> str:
+        """Cause two effects, each in a step that is skipped once it is known done."""
+        effect = await self._step(operation, "charge")
+        await self._step(operation, "mail")
+        return effect
+
+    async def _step(self, operation: AnyOperation, name: str) -> str:
+        ran = self.recorder.step(name)
+
+        async def step() -> str:
+            effect = await self._charge(current_step().downstream_key(), name)
+            ran.asked()
+            return effect
+
+        with ran:
+            return await self._face.step(operation, name, step)
 
     async def reconcile(self, operation: OperationBase) -> object:
         """Ask the provider what became of the effect."""
