@@ -19,7 +19,10 @@ SNAPSHOT = Path(__file__).parent / "api.txt"
 UPDATE = "python -m tests.test_api --update"
 
 # What users import from. All other modules are internal.
-PUBLIC = ["", "http", "http.asgi", "http.wsgi", "stores", "testing", "testing.conformance"]
+PUBLIC = [
+    *("", "http", "http.asgi", "http.wsgi", "lookups", "recovery", "stores", "testing", "testing.auditor"),
+    *("testing.conformance", "testing.history", "testing.linearizable", "testing.torture"),
+]
 
 EMPTY = inspect.Parameter.empty
 PLAIN = (str, int, float, bool, tuple, type(None))

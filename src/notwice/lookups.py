@@ -23,6 +23,8 @@ from notwice import identity
 from notwice.model import Record, RecordView
 from notwice.policy import NOT_APPLIED, UNKNOWN, Applied, Duration, Verdict, seconds, suggesting
 
+__all__ = ["AsyncRestLookup", "LookupFailed", "RestLookup"]
+
 ANSWER_BYTES_MAX: Final = 2**20
 OK: Final = 200
 GONE: Final = (404, 410)

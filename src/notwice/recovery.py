@@ -23,6 +23,8 @@ from notwice.errors import NotwiceError
 from notwice.identity import template_fields
 from notwice.policy import Duration, Policy, seconds
 
+__all__ = ["Round", "keep_recovering", "keep_recovering_async"]
+
 EVERY_SECONDS: Final = 10.0
 
 _LOG: Final = logging.getLogger("notwice")
