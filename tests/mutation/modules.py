@@ -21,7 +21,7 @@ MODULES: Final[dict[str, Module]] = {
     "core": Module(("core.py",), ("unit/test_core.py",)),
     "flows": Module(("flows.py",), ("unit/test_flows.py",)),
     "exchange": Module(
-        ("http/exchange/*.py",),
+        ("http/exchange/[!s]*.py", "http/exchange/settings.py"),
         (
             *("http/test_exchange.py", "http/test_keys.py", "http/test_codings.py", "http/test_http_policy.py"),
             *("http/test_face_*.py", "fuzz/test_corpus.py"),
