@@ -22,8 +22,9 @@ from notwice import (
 from notwice.model import Insert, Query
 from notwice.stores import open_store
 from notwice.testing.conformance.records import followed, get, insert, new_record, stored, swap
+from tests.engines.faults import FaultCases, Subject
 from tests.engines.proxy import Proxy
-from tests.engines.redis import REDIS, RedisServer, query, redis_server
+from tests.engines.redis import REDIS, VALKEY, RedisServer, query, redis_server
 
 POLICY = Policy(lease=300, store_timeout=5)
 ANSWER_BYTES = 26
@@ -41,7 +42,22 @@ def url_of(proxy: Proxy, **options: object) -> str:
     return f"redis://127.0.0.1:{proxy.port}?{query({'safe': 'ignore', **options})}"
 
 
-def test_round_trips(proxy: Proxy) -> None:
+class TestFaults(FaultCases):
+    """A server of Redis, and one of Valkey."""
+
+    @pytest.fixture(params=[REDIS, VALKEY])
+    def subject(self, request: pytest.FixtureRequest) -> Subject:
+        server: RedisServer = request.getfixturevalue(f"one_{request.param}")
+        return Subject(
+            port=server.port,
+            url=server.url,
+            served=partial(redis_server, request.param),
+            refused="redis://:secret@127.0.0.1:1?timeout=1",
+            opened=open_store,
+        )
+
+
+def test_round_trips_of_duplicates(proxy: Proxy) -> None:
     """Begin, complete, replay and mismatch take one round trip each."""
     with Guard.open(url_of(proxy), policy=POLICY) as guard:
         guard.begin("warm", "up")

@@ -129,7 +129,7 @@ class AsyncEngine:
     @contextmanager
     def on_loop(self) -> Generator[Engine]:
         """Give an engine whose stores do each call in one event loop, and end the loop at last."""
-        with _running_loop() as loop:
+        with running_loop() as loop:
             yield Engine(
                 open=lambda: OnLoop(self.open(), loop),
                 damage=self.damage and self._damage,
@@ -176,7 +176,8 @@ class OnLoop:
 
 
 @contextmanager
-def _running_loop() -> Generator[asyncio.AbstractEventLoop]:
+def running_loop() -> Generator[asyncio.AbstractEventLoop]:
+    """Give an event loop that a thread of its own drives."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="conformance loop")
     thread.start()
