@@ -498,6 +498,7 @@ class AsyncGuard(GuardBase):
                     await self._finish(operation, value, work.policy)
         except Exception as error:  # noqa: BLE001 - a handler may raise anything, and other operations wait
             self._runtime.tell("recovery_failed", outcome.view.record, detail=type(error).__name__, value=error)
+            return "finished" if outcome.view.record.terminal else "failed"
         return "finished" if outcome.finishing else "failed"
 
     async def _finish(self, operation: AsyncOperation, value: object, policy: Policy) -> Done:

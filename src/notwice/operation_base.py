@@ -155,8 +155,8 @@ class OperationBase:
 
     @property
     def finishing(self) -> bool:
-        """Whether it was finished, or will be as soon as the store has confirmed that."""
-        return (self._own.pending or self._own.record).terminal
+        """Whether it was finished, or will be as soon as the store, or the caller's transaction, has confirmed that."""
+        return self._joined or (self._own.pending or self._own.record).terminal
 
     @property
     def freed(self) -> bool:

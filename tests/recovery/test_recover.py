@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
 from collections import Counter
+from contextlib import closing
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,7 +33,8 @@ from notwice import (
 from notwice.core import REQUEST_BYTES_MAX
 from notwice.model import Released
 from notwice.recovery import Handlers, Round, keep_recovering, keep_recovering_async, round_of
-from notwice.testing import Pause
+from notwice.stores.sqlite import SqliteStore
+from notwice.testing import Pause, VirtualClock
 from tests.unit.test_async_guard import AsyncWorld
 from tests.unit.worlds import KEY, SCOPE, World
 
@@ -74,6 +78,23 @@ def test_the_template_of_a_scope_gives_its_values_to_the_handler() -> None:
     assert guard.recover() == Round(finished=2)
     assert callable(refund)
     assert given == [(r"refund:ord\:1:a\\b", "ord:1", "a\\b"), ("refund:ord_2:c", "ord_2", "c")]
+
+
+def test_an_exception_after_the_effect_is_not_repeated_under_hold() -> None:
+    """C10: the effect happened and the handler raised: no worker runs it again, and it is listed for a person."""
+    world = World()
+
+    def handler(*_: object) -> None:
+        world.effect()
+        raise OSError("the receipt was not sent")
+
+    with pytest.raises(OSError, match="receipt"):
+        world.run(handler)
+    for _ in range(3):
+        world.clock.advance(3600)
+        assert world.guard.recover({SCOPE: handler}) == Round(held=1)
+    assert world.effects == ["done"]
+    assert [view.record.key for view in world.guard.operations(unresolved=True)] == [KEY]
 
 
 def test_only_what_the_stored_policy_allows_is_touched() -> None:
@@ -327,6 +348,67 @@ def test_each_handler_may_ask_in_its_own_way() -> None:
     world.guard.recovers(SCOPE, policy=asking)(finished)
     assert world.guard.recover() == Round(finished=1)
     assert world.view().record.terms.lease_ms == 7000
+
+
+# -- with the caller's rows --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    path = tmp_path / "shop.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE entry (amount INTEGER)")
+    return path
+
+
+def entries(path: Path) -> list[int]:
+    with closing(sqlite3.connect(path)) as connection:
+        return [amount for (amount,) in connection.execute("SELECT amount FROM entry ORDER BY rowid")]
+
+
+def test_an_atomic_operation_that_was_not_committed_runs_again(database: Path) -> None:
+    """C09: killed before its commit, it did nothing, whatever its policy: the worker does it, in one commit again."""
+    clock = VirtualClock()
+    store = SqliteStore(database, clock=clock, other_tables="allow")
+    guard = Guard(store, policy=Policy(atomic=True, recovery=hold), clock=clock)
+    first = guard.begin(SCOPE, KEY)
+    assert isinstance(first, Operation)
+    guard._runtime.heart.remove(first._hold)
+    clock.advance(300)
+
+    def book(operation: Operation) -> None:
+        with closing(sqlite3.connect(database, isolation_level=None)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("INSERT INTO entry VALUES (5)")
+            operation.complete("booked", transaction=connection)
+            connection.execute("COMMIT")
+
+    assert guard.recover({SCOPE: lambda operation: "without its rows"}) == Round(failed=1)
+    clock.advance(2)
+    assert guard.recover({SCOPE: book}) == Round(finished=1)
+    assert (entries(database), guard.begin(SCOPE, KEY).result) == ([5], "booked")  # type: ignore[union-attr]  # a replay
+    guard.close()
+
+
+@pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
+def test_steps_are_part_of_the_callers_transaction(database: Path, end: str) -> None:
+    """C09: steps of an operation that was begun on a transaction are there with its rows, or not at all."""
+    guard = Guard(SqliteStore(database, other_tables="allow"))
+    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        operation = guard.begin(SCOPE, KEY, transaction=connection)
+        assert isinstance(operation, Operation)
+        for amount in (1, 2):
+            operation.step(f"book {amount}", lambda: connection.execute("INSERT INTO entry VALUES (1)").rowcount)
+        operation.complete("booked")
+        connection.execute(end)
+    view = guard.lookup(SCOPE, KEY)
+    if end == "COMMIT":
+        assert view is not None
+        assert ([label for label, _ in view.record.progress], entries(database)) == (["book 1", "book 2"], [1, 1])
+    else:
+        assert (view, entries(database)) == (None, [])
+    guard.close()
 
 
 # -- requests ---------------------------------------------------------------------------------------------------------
