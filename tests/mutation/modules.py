@@ -28,7 +28,7 @@ MODULES: Final[dict[str, Module]] = {
         ),
     ),
     "canonical": Module(
-        ("canonical.py", "canonical_json.py", "plain.py"), ("unit/test_canonical.py", "fuzz/test_corpus.py")
+        ("canonical.py", "canonical_json.py", "plain.py"), ("unit/test_canonical*.py", "fuzz/test_corpus.py")
     ),
     "fingerprint": Module(("fingerprint.py",), ("unit/test_fingerprint*.py", "fuzz/test_corpus.py")),
     "identity": Module(("identity.py",), ("unit/test_identity.py", "unit/test_business_key.py", "fuzz/test_corpus.py")),
