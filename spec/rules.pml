@@ -168,21 +168,18 @@ inline BECOME(p) { d_step {
             :: else -> break od; z = 0;
   if :: asks -> pc[p] = ASK :: else -> pc[p] = WORK fi } }
 
-/* Rule 0 asks whether the begin sent the etag. Counters can't tell that; and a guard that does not ask takes its own for a rival's. */
-#if defined(M_RIVAL) || defined(M_FENCE_RESTARTS) || defined(COUNTERS)
-#define OURS(p) (won)
-#define SELF(p) 0
-#define LANDED(p) (won)
+/* Whether the stored etag is one that this begin sent (rule 0), or this move did. Counters can't tell that. */
+#if defined(COUNTERS) || defined(M_FENCE_RESTARTS)
+#define SENT(p) 0
+#define LANDED(p) won
 #else
-#define OURS(p) (won || et == cur[p] || HAS(sent[p], et))
-#define SELF(p) (st == IN_PROGRESS && (et == cur[p] || HAS(sent[p], et)))
+#define SENT(p) (et == cur[p] || HAS(sent[p], et))
 #define LANDED(p) (won || et == fin[p])
 #endif
 #ifdef M_RIVAL
-#undef SELF
-#define SELF(p) (st == IN_PROGRESS && (et == cur[p] || HAS(sent[p], et)))
-#undef LANDED
-#define LANDED(p) (won || et == fin[p])
+#define OURS(p) won
+#else
+#define OURS(p) (won || SENT(p))
 #endif
 
 #ifdef M_LAPSED_IGNORED
@@ -223,7 +220,7 @@ inline WEIGH(p) { d_step {
 
 inline DECIDE(p) {
   WEIGH(p);
-  assert(d == OWNS || d == ADOPTS || !SELF(p));                                         /* P13: not told of itself */
+  assert(d == OWNS || d == ADOPTS || st != IN_PROGRESS || !SENT(p));                     /* P13: not told of itself */
   assert(!(d == WAITS || d == HELD || d == REPLAYED || d == CLAIMS || d == ASKS) || fp == f[p]);    /* P3 */
   if
   :: d == OWNS -> BECOME(p)
@@ -293,6 +290,7 @@ inline MOVED(p) {       /* after a try of a terminal move */
             d_step { WAKE(p); RESET(p) }
        fi
   fi }
+
 /* Reconcile may run what the provider does not know only when no earlier owner can still act: that is what `settle` waits for. */
 inline SETTLED(p) { d_step {
   res = 1; z = 0;
@@ -312,6 +310,7 @@ inline BEGUN(p) {       /* after a try of a begin */
   :: res == 0 -> UNANSWERED(p)                                  /* or it ends */
   :: res -> DECIDE(p)
   fi }
+
 inline NEXT_ETAG(p) { d_step { if :: alt[p] == 0 -> ETAG(alt[p], cur[p]) :: else fi } }
 
 #ifdef PROGRESS
