@@ -48,6 +48,14 @@ mutate: .venv/mutation.stamp
 simulate: venv
 	$(BIN)/python -m notwice.testing.simulate $(ARGS)
 
+# What the tests do for a minute, ten times over.
+torture: venv
+	folder=$$(mktemp -d) && url="sqlite:///$$folder" \
+	&& $(BIN)/python -m notwice.testing.torture "$$url/records.db?timeout=60" --operations 600000 --faults 6000 $(ARGS) \
+	&& $(BIN)/python -m notwice.testing.torture "$$url/payments.db?timeout=60" --work payments --operations 60000 --faults 2000 $(ARGS) \
+	&& rm -r "$$folder"
+	NOTWICE_POWER_CUTS=100 NOTWICE_LONG_FAULTS=1 $(BIN)/python -m pytest -s -o timeout=0 tests/stores/test_power_cut.py tests/stores/test_faults.py
+
 bench: venv
 	$(BIN)/python -m bench $(ARGS)
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from notwice.testing.torture import Plan, Report, torture
+from tests.sources import ROOT
 from tests.stores import seeded
 
 OPERATIONS = int(os.environ.get("NOTWICE_TORTURE_OPERATIONS", "60000"))
@@ -99,3 +102,16 @@ def test_a_run_that_fails_says_why(folder: Path) -> None:
     """A store that can't be opened, or a client that ends by itself, is an error with its reason, and no verdict."""
     with pytest.raises(RuntimeError, match="there is no store sqlight"):
         torture(Plan(store="sqlight:///x.db", operations=1, faults=0), folder / "run")
+
+
+def test_the_command_says_what_was_seen_and_fails_with_it(folder: Path) -> None:
+    """``python -m notwice.testing.torture`` prints seed and counts, keeps its logs on request, and ends with 1 or 0."""
+    plan = ["--operations", "300", "--faults", "5", "--seed", "1", "--folder"]
+    command = [sys.executable, "-m", "notwice.testing.torture"]
+    sound = [*command, f"sqlite:///{folder}/sound.db", *plan, str(folder / "sound")]
+    broken = [*command, "tests.stores.seeded:NoFence", *plan, str(folder / "broken")]
+    for words, code in ((sound, 0), (broken, 1)):
+        ran = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120, cwd=ROOT)
+        assert ran.returncode == code, ran.stdout + ran.stderr
+        assert ran.stdout.startswith("seed 1: ")
+    assert list((folder / "sound").glob("client-*.log"))

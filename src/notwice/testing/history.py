@@ -34,6 +34,39 @@ from typing import Any, Final, NamedTuple, cast
 
 from notwice.model import Record, RecordView, RecoveryKind, Released, Result, State, Terms, Unreadable
 
+__all__ = [
+    "Answer",
+    "Answered",
+    "Asked",
+    "Calm",
+    "Disturbance",
+    "Disturbed",
+    "Effect",
+    "Event",
+    "Header",
+    "Held",
+    "History",
+    "Kept",
+    "Move",
+    "MoveAnswered",
+    "MoveAsked",
+    "Name",
+    "OperatorMove",
+    "OperatorMoved",
+    "Outcome",
+    "Produced",
+    "Reconciled",
+    "Started",
+    "Verdict",
+    "answer_of",
+    "append",
+    "kept_of",
+    "line_of",
+    "merged",
+    "parse",
+    "values_of",
+]
+
 NANOSECONDS_PER_MS: Final = 1_000_000
 VERSION: Final = 1
 

@@ -13,6 +13,8 @@ from typing import Final, NamedTuple
 
 from notwice.model import Get, Insert, Op, Record, Reply
 
+__all__ = ["UNKNOWN", "Name", "Seen", "seen", "unexplained"]
+
 Name = tuple[str, str]
 """Namespace and id of a record."""
 
