@@ -19,7 +19,7 @@ _GUARD: Final = (
 )
 MODULES: Final[dict[str, Module]] = {
     "core": Module(("core.py",), ("unit/test_core.py",)),
-    "flows": Module(("flows.py",), ("unit/test_flows.py",)),
+    "flows": Module(("flows.py",), ("unit/test_flows*.py",)),
     "exchange": Module(
         ("http/exchange/[!s]*.py", "http/exchange/settings.py"),
         (
@@ -31,7 +31,9 @@ MODULES: Final[dict[str, Module]] = {
         ("canonical.py", "canonical_json.py", "plain.py"), ("unit/test_canonical*.py", "fuzz/test_corpus.py")
     ),
     "fingerprint": Module(("fingerprint.py",), ("unit/test_fingerprint*.py", "fuzz/test_corpus.py")),
-    "identity": Module(("identity.py",), ("unit/test_identity.py", "unit/test_business_key.py", "fuzz/test_corpus.py")),
+    "identity": Module(
+        ("identity.py",), ("unit/test_identity*.py", "unit/test_business_key.py", "fuzz/test_corpus.py")
+    ),
     "codec": Module(
         ("codec/*.py", "results.py"), ("unit/test_codec*.py", "unit/test_sealing.py", "fuzz/test_corpus.py")
     ),
