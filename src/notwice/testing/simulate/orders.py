@@ -116,6 +116,11 @@ class Order:
             _NAMES[number], family, choices.below(_LASTING if mixed else len(_VARIANTS)), mixed, choices.of(_RARELY)
         )
 
+    @property
+    def needs_deduplication(self) -> bool:
+        """Whether a policy may say of the provider that it knows downstream keys again."""
+        return self.mixed or self.family is Family.DEDUPLICATED
+
     def policy(self, choices: Choices, *, blocking: bool) -> Policy:
         """The policy of one more call: as a rule the order's, or any where deployments are mixed."""
         if self.mixed and choices.below(2):

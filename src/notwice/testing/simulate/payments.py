@@ -69,12 +69,13 @@ class Payments:
         self.world: Final = world
         self._visits = WebVisit if web else Visit
         choices = world.choices
-        self.provider: Final = Provider.drawn(world, choices)
         self.programs: Final = [
             Program(world, "ABC"[number], WebFace if web else choices.of(_FACES))
             for number in range(choices.of(_PROGRAMS))
         ]
         self.orders: Final = [Order.drawn(choices, number) for number in range(choices.of(_ORDERS))]
+        promised = any(order.needs_deduplication for order in self.orders)
+        self.provider: Final = Provider.drawn(world, choices, deduplicates=promised)
         self.calm = False
         self.console: Final = Console(world)
         if not web and choices.below(3) == 1:

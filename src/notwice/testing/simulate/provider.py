@@ -46,10 +46,10 @@ class Provider:
         self._count = 0
 
     @classmethod
-    def drawn(cls, world: World, choices: Choices) -> Provider:
-        """A provider with a network drawn for this run."""
+    def drawn(cls, world: World, choices: Choices, *, deduplicates: bool) -> Provider:
+        """A provider with a network drawn for this run. `deduplicates`: it must, for a policy says that it does."""
         weather = Weather(choices.one(_FATES), choices.one(_DELAYS))
-        return cls(world, deduplicates=choices.below(2) == 0, weather=weather)
+        return cls(world, deduplicates=choices.below(2) == 0 or deduplicates, weather=weather)
 
     def charge(self, call: str, downstream_key: str, step: str = "") -> str:
         """Cause an effect, unless the key is known, and give the name of what happened under that key."""
