@@ -6,7 +6,7 @@ Each function opens one for a client process of a torture run, as ``tests.stores
 from __future__ import annotations
 
 import sqlite3
-import time
+import threading
 from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
@@ -79,7 +79,7 @@ class ReadThenWrite(Sound):
             op.expected_etag if isinstance(op, Swap) else None
         ):
             return super().carry_out(op)
-        time.sleep(0.001)  # a statement's way to a server
+        threading.Event().wait(0.001)  # a statement's way to a server
         return self.overwrite(op.record)
 
 
