@@ -211,6 +211,17 @@ def test_the_upstream_sees_the_same_request_with_the_same_key(tmp_path: Path) ->
     assert "s3cret" not in (tmp_path / "gateway.log").read_text()
 
 
+def test_an_outage_uses_up_no_attempts(tmp_path: Path) -> None:
+    """While the upstream accepts no connection nothing is tried; once it is back, the request is sent again."""
+    port = processes.free_port()
+    with processes.gateway(tmp_path, port, *OPTIONS, "--attempts-max", "2") as gateway:
+        with processes.upstream(tmp_path, port=port):
+            assert ask(gateway.port, "POST", "/die/1", key="k3").status == 502
+        assert {ask(gateway.port, "GET", "/x").status for _ in range(100)} == {502}  # some rounds of it
+        with processes.upstream(tmp_path, port=port):
+            assert until(lambda: begun(tmp_path).count("POST /die/1") == 2)
+
+
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [

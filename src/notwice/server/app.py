@@ -21,7 +21,6 @@ import socket
 import sys
 from collections.abc import AsyncGenerator, Callable, Generator
 from dataclasses import dataclass
-from functools import partial
 
 import uvicorn
 
@@ -30,7 +29,7 @@ from notwice.http import HttpPolicy
 from notwice.http.asgi import IdempotencyMiddleware
 from notwice.observe import LogObserver
 from notwice.privacy import keys_in
-from notwice.recovery import keep_recovering_async
+from notwice.recovery import Round, keep_recovering_async
 from notwice.server.edge import Edge
 from notwice.server.health import PROBE, Health
 from notwice.server.inbound import Inbound
@@ -50,6 +49,7 @@ _SAID_ELSEWHERE = (
     "No supported WebSocket library",
     "ASGI callable returned without completing response",
 )
+SENDERS = 4  # of stored requests at once: a slow upstream holds up no more than these
 CANCELLED_SECONDS = 5.0  # how long what was cancelled may take to store that its outcome is unknown
 
 
@@ -95,6 +95,7 @@ def policy_of(settings: Settings) -> Policy:
         store_timeout=settings.store_timeout,
         store_failure=settings.store_failure,
         store_request=settings.store_requests,
+        attempts_max=settings.attempts_max,
     )
 
 
@@ -145,7 +146,7 @@ async def _serve(
     server = _Server(_uvicorn_config(gateway.app, settings), lambda: announce(_url(listener)))
     try:
         await gateway.guard.lookup(*PROBE)
-        async with _purging(gateway.guard, settings.purge_every), _recovering(gateway.guard, settings.recover_every):
+        async with _purging(gateway.guard, settings.purge_every), _resending(gateway, settings):
             await server.serve(sockets=[listener])
     finally:
         await gateway.proxy.give_up(CANCELLED_SECONDS)
@@ -158,21 +159,28 @@ def _purging(guard: AsyncGuard, every_seconds: float) -> contextlib.AbstractAsyn
 
 
 @contextlib.asynccontextmanager
-async def _recovering(guard: AsyncGuard, every_seconds: float) -> AsyncGenerator[None]:
-    """Send stored requests again meanwhile, one at a time; the one that is under way at the end is waited for."""
-    if not guard.has_handlers:
+async def _resending(gateway: Gateway, settings: Settings) -> AsyncGenerator[None]:
+    """Send stored requests again meanwhile, a few at a time; those that are under way at the end are waited for."""
+    if not settings.store_requests:
         yield
         return
     stop = asyncio.Event()
-    recover = partial(guard.recover, all_namespaces=True, stopping=stop.is_set)
-    worker = asyncio.create_task(keep_recovering_async(recover, stop=stop, every=every_seconds))
+
+    async def one_round() -> Round:
+        if not await gateway.upstream.reachable(settings.upstream_connect_timeout):
+            return Round()  # an outage uses up nobody's attempts
+        return await gateway.guard.recover(all_namespaces=True, stopping=stop.is_set)
+
+    every = settings.recover_every
+    workers = [asyncio.create_task(keep_recovering_async(one_round, stop=stop, every=every)) for _ in range(SENDERS)]
     try:
         yield
     finally:
         stop.set()
-        await asyncio.wait([worker], timeout=CANCELLED_SECONDS)
-        worker.cancel()
-        await asyncio.wait([worker])
+        await asyncio.wait(workers, timeout=CANCELLED_SECONDS)
+        for worker in workers:
+            worker.cancel()
+        await asyncio.wait(workers)
 
 
 def _uvicorn_config(app: App, settings: Settings) -> uvicorn.Config:

@@ -82,6 +82,12 @@ class Settings:
     stored_headers: tuple[str, ...] = option(
         NAMES, "", "headers to keep with a request although they look like credentials, like Authorization"
     )
+    attempts_max: int | None = option(
+        UNLIMITED,
+        "5",
+        "how often --recovery rerun may send a request in all, within 20 hours; the pauses are 2, 4, 8 ... seconds, at "
+        "most 5 minutes",
+    )
     recover_every: float = option(TIMEOUT, "10s", "how often stored requests are looked for that have to be sent again")
     wait: float = option(DURATION, "0", "how long a duplicate of a running request waits for its answer")
     lease: float = option(TIMEOUT, "5m", "how long a gateway may be silent before its requests count as unresolved")
