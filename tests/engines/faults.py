@@ -247,7 +247,7 @@ class FaultCases:
             wait_until(lambda: subject.counted() <= 2)
             owned(guard, "other")
             operation.complete(7)
-            assert [waiter.result().result for waiter in waiters] == [7] * CALLERS  # type: ignore[union-attr]  # replays
+            assert [waiter.result().result for waiter in waiters] == [7] * CALLERS  # type: ignore[union-attr]  # all of them are replays
 
     def test_pools_do_not_leak(self, subject: Subject, proxy: Proxy) -> None:
         """After many failures no connection is left behind, and all of the pool can be used."""
