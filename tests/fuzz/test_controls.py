@@ -41,6 +41,13 @@ def _rewritten(read: Any) -> Any:
     return lambda member, reading: read(member, reading)._replace(text="{}")
 
 
+def _talkative(_: Any) -> Any:
+    def read(name: str, secret: str) -> bytes:
+        raise ValueError(f"the key {name} must not be {secret}")
+
+    return read
+
+
 def _unsigned(decode: Any) -> Any:
     return lambda token, *_, **__: decode(token, options={"verify_signature": False})
 
@@ -64,6 +71,9 @@ BROKEN = [
     Broken("json_file", "notwice.stores.jsonfile.entries", "read", _rewritten),
     Broken("json_entry", "notwice.stores.jsonfile.entries", "_bytes", lambda _: lambda plain, name: b""),
     Broken("cursor", "notwice.stores.shared", "place_after", lambda _: _old_cursor),
+    Broken("box", "notwice.codec.sealing", "_inflated", lambda _: lambda content: content[1:]),
+    Broken("sealing_keys", "notwice.privacy", "_secret_bytes", _talkative),
+    Broken("kept_request", "notwice.http.exchange.stored", "restored", lambda _: lambda value: value["method"]),
     Broken("duration", "notwice.server.durations", "parse_duration", lambda _: float),
     Broken("settings_file", "notwice.server.options", "sentence", lambda _: lambda text: text),
     Broken("settings_text", "notwice.server.options", "_from_environment", lambda _: lambda environment: {}),

@@ -10,6 +10,8 @@ from typing import Any
 import jwt
 import pytest
 
+from notwice.errors import UnsupportedRecord
+from notwice.http.exchange import stored
 from notwice.model import Query, Unreadable
 from notwice.server import principals
 from notwice.server.durations import parse_duration, parse_size
@@ -64,6 +66,15 @@ def test_a_password_in_the_place_of_a_port_is_not_repeated(url: str) -> None:
         engine.open_url(parsed(url))
     assert "hunter2" not in str(refused.value)
     assert refused.value.__cause__ is None
+
+
+@pytest.mark.parametrize("change", [{"method": 5}, {"scheme": None}, {"body": "text"}, {"client": {}}, {"form": 2}])
+def test_a_stored_request_of_other_types_is_no_request(change: dict[str, Any]) -> None:
+    """P14: a worker does not hand the application a method that is a number, or a body that is no bytes."""
+    request = {"form": 1, "method": "POST", "scheme": "http", "path": "/", "query": "", "headers": [], "client": "h"}
+    assert stored.restored({**request, "body": b""}).scope["method"] == "POST"
+    with pytest.raises(UnsupportedRecord, match="no HTTP request of this release"):
+        stored.restored({**request, "body": b"", **change})
 
 
 @pytest.mark.parametrize("retention", ["inf", "nan", "-inf"])

@@ -62,6 +62,9 @@ def restored(stored: object) -> StoredRequest:
     """A stored request as an application is given it. Raises `UnsupportedRecord` if it is none, or a newer one."""
     parts: Any = stored
     try:
+        client = parts["client"]
+        texts = [parts["method"], parts["scheme"], "" if client is None else client]
+        sound = parts["form"] == FORM and set(map(type, texts)) == {str} and type(parts["body"]) is bytes
         scope = {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -73,10 +76,10 @@ def restored(stored: object) -> StoredRequest:
             "query_string": parts["query"].encode("latin-1"),
             "root_path": "",
             "headers": [(name.encode("latin-1"), value.encode("latin-1")) for name, value in parts["headers"]],
-            "client": None if parts["client"] is None else (parts["client"], 0),
+            "client": None if client is None else (client, 0),
             "server": None,
         }
-        found = StoredRequest(scope, parts["body"]) if parts["form"] == FORM else None
+        found = StoredRequest(scope, parts["body"]) if sound else None
     except (KeyError, TypeError, ValueError, AttributeError):
         found = None
     if found is None:
