@@ -176,11 +176,22 @@ def test_each_steps_effect_happens_once_wherever_it_is_killed(url: Callable[[int
         killed_and_recovered(url(number), Provider(tmp_path / f"{number}.calls"), (first, second))
 
 
-def test_a_run_that_nobody_kills_makes_as_many_calls_as_there_are_points(tmp_path: Path) -> None:
-    """The control: every point is reached, and beyond the last there is none."""
-    for point, killed in [(("after call", CALLS), True), (("before call", CALLS + 1), False), (POINTS[-1], True)]:
-        url = f"sqlite:///{tmp_path}/{point[0]}.{point[1]}.db"
-        assert (in_child(partial(begin, url, Provider(tmp_path / "calls"), point)) == -signal.SIGKILL) is killed
+@pytest.mark.parametrize(
+    ("point", "killed"),
+    [
+        (
+            ("after call", len(STEPS) + 2),
+            True,
+        ),  # beside the claim, the steps and the end there may be a confirm or a beat
+        (("before call", 10 * CALLS), False),
+        (("before step", len(STEPS)), True),
+        (("after effect", len(STEPS) - 1), True),
+    ],
+)
+def test_the_points_are_there(tmp_path: Path, point: Point, killed: bool) -> None:
+    """The control: a process dies at a point that it reaches, and at no other."""
+    url = f"sqlite:///{tmp_path}/control.db"
+    assert (in_child(partial(begin, url, Provider(tmp_path / "calls"), point)) == -signal.SIGKILL) is killed
 
 
 def test_without_steps_it_would_happen_twice(tmp_path: Path) -> None:
