@@ -162,7 +162,7 @@ class _Judge:
         if event.move in answers.FENCED_MOVES:
             call.sign_ns = max(call.sign_ns, call.move.at_ns)
         if event.move in _ENDS and self._header.whole:
-            yield from records.unended(line, event)
+            yield from records.unended(line, call, event)
 
     def _answered(self, line: Line, call: Call, event: Answered) -> Iterator[Violation]:
         if call.answered is not None:
@@ -212,6 +212,7 @@ class _Judge:
             return
         life.end(event.at_ns)
         life.finished = life.replayed = None
+        life.moved_ns = event.at_ns
         life.sources.append(Source(event.answer or Answer(None), None, True, event))
 
     def _disturbed(self, event: Disturbed) -> None:

@@ -132,6 +132,8 @@ class Life:
     mark: OperatorMoved | None = None
     base_attempt: int = 1
     late: int = 0
+    moved_ns: int = -1
+    """When an operator changed it last: who asked before may be told what was there before."""
     stored_end: Terms | None = None
 
     @property
@@ -148,6 +150,7 @@ class Life:
         self.releases.append(event)
         self.mark = event
         self.finished = self.ended_ns = self.replayed = None
+        self.moved_ns = event.at_ns
 
 
 @dataclass(slots=True, eq=False)

@@ -73,7 +73,8 @@ def _replayed(line: Line, call: Call, event: Answered, *, effects: bool, others:
     if effects and source.final and by_a_handler and not source.answer.failed and not life.effects:
         what = "a duplicate was told of an effect that did not happen"
         yield Violation(Kind.LOST_EFFECT, line.name, what, (source.event, event))
-    yield from _other_than_before(line, life, source, event=event)
+    if call.asked.at_ns > life.moved_ns:
+        yield from _other_than_before(line, life, source, event=event)
 
 
 def _source(lives: Iterable[Life], answer: Answer, request: str | None) -> tuple[Life, Source] | None:

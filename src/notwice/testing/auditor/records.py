@@ -134,9 +134,9 @@ def unwritten(line: Line, event: Event, attempt: int) -> Iterator[Violation]:
         yield Violation(Kind.UNGUARDED_RUN, line.name, what, (event,))
 
 
-def unended(line: Line, event: Event) -> Iterator[Violation]:
+def unended(line: Line, call: Call, event: Event) -> Iterator[Violation]:
     """An owner was told that its answer is stored, in a history that has all writes."""
-    if not line.life.stored_end:
+    if not (call.life or line.life).stored_end:
         what = "an owner was told that its answer is stored, and it was not"
         yield Violation(Kind.VANISHED_RECORD, line.name, what, (event,))
 
