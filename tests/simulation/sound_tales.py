@@ -151,6 +151,18 @@ GOOD: dict[str, Tale] = {
     .charges("b")
     .makes("b")
     .gets("b", Outcome.DONE, OK),
+    "reconcile: a paused owner acts when the taker has, and nobody knows just when": Tale(RECONCILE)
+    .asks("a")
+    .runs("a")
+    .charges("a", until_ms=3 * LAPSED)
+    .breaks(Disturbance.PAUSED, "a")
+    .later(LAPSED)
+    .asks("b")
+    .verdict("b", Verdict.NOT_APPLIED)
+    .runs("b", 2)
+    .charges("b")
+    .makes("b")
+    .gets("b", Outcome.DONE, OK),
     "atomic: an unfinished record proves that nothing happened": Tale(terms(atomic=True))
     .asks("a")
     .runs("a")

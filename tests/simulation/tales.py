@@ -81,9 +81,9 @@ class Tale:
     def runs(self, call: str, attempt: int = 1, *, generation: int = 0, guarded: bool = True) -> Tale:
         return self.add(Started(at_ns=0, call=call, attempt=attempt, generation=generation, guarded=guarded))
 
-    def charges(self, call: str, *, key: str = "", step: str = "", applied: bool = True) -> Tale:
-        effect = f"charge-{call}-{len(self.events)}"
-        return self.add(Effect(at_ns=0, call=call, effect=effect, downstream_key=key, step=step, applied=applied))
+    def charges(self, call: str, *, key: str = "", step: str = "", applied: bool = True, until_ms: int = 0) -> Tale:
+        effect = Effect(at_ns=0, call=call, effect=f"charge-{call}-{len(self.events)}", downstream_key=key, step=step)
+        return self.add(replace(effect, applied=applied, until_ns=until_ms * NANOSECONDS_PER_MS))
 
     def makes(self, call: str, answer: Answer | None = OK, **more: object) -> Tale:
         return self.add(replace(Produced(at_ns=0, call=call, answer=answer), **more))  # type: ignore[arg-type]  # the fields' own types

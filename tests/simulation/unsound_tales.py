@@ -89,6 +89,17 @@ BAD: dict[str, tuple[Tale, set[Kind]]] = {
         .runs("b", 2),
         {Kind.UNLAWFUL_RUN},
     ),
+    "reconcile: the taker acts though its owner just had": (
+        Tale(RECONCILE)
+        .works("a")
+        .dies("a")
+        .later(LAPSED)
+        .asks("b")
+        .verdict("b", Verdict.NOT_APPLIED)
+        .runs("b", 2)
+        .charges("b"),
+        {Kind.DOUBLE_EFFECT},
+    ),
     "two owners at once": (
         Tale().works("a").asks("b").runs("b").charges("b"),
         {Kind.BROKEN_FENCE, Kind.DOUBLE_EFFECT},

@@ -21,7 +21,7 @@ from notwice.stores.sqlite import SqliteStore
 from notwice.stores.sqlite.connection import SETTINGS
 from notwice.testing.torture.payments import LEASE_MS
 
-TIMEOUT_S = 20
+TIMEOUT_S = 60
 
 
 class Sound:

@@ -17,7 +17,7 @@ from tests.stores import seeded
 OPERATIONS = int(os.environ.get("NOTWICE_TORTURE_OPERATIONS", "60000"))
 FAULTS = OPERATIONS // 100
 SECONDS_MAX = max(600, OPERATIONS / 50)
-ROUNDS_MAX = 6
+ROUNDS_MAX = 12  # a round finds any of the bugs at least every other time
 IN_MEMORY = Path("/dev/shm")
 
 RECORDS = {
@@ -48,9 +48,10 @@ def run(plan: Plan, folder: Path) -> Report:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(SECONDS_MAX)
 def test_what_clients_see_of_records_is_linearizable(folder: Path) -> None:
     """P1, P5, P16: 8 processes, killed and stopped: each record's history is explained by one order of events."""
-    store = f"sqlite:///{folder}/records.db?timeout=20"
+    store = f"sqlite:///{folder}/records.db?timeout=60"
     seed = random.randrange(2**32)
     plan = Plan(store=store, operations=OPERATIONS, faults=FAULTS, seed=seed, seconds_max=SECONDS_MAX)
     report = run(plan, folder / "run")
@@ -61,9 +62,10 @@ def test_what_clients_see_of_records_is_linearizable(folder: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(SECONDS_MAX)
 def test_guarded_operations_keep_all_promises(folder: Path) -> None:
     """P1 to P7, P10: the same with guards under hold, rerun and reconcile; the auditor finds nothing, all settles."""
-    store = f"sqlite:///{folder}/records.db?timeout=20"
+    store = f"sqlite:///{folder}/records.db?timeout=60"
     calls = OPERATIONS // 12
     seed = random.randrange(2**32)
     faults = calls // 30

@@ -222,6 +222,7 @@ class Effect:
     """The provider was asked for an effect. ``applied`` is false if it knew the downstream key and did nothing.
 
     ``effect`` is the provider's own name of what happened; ``step`` tells the effects of one handler apart.
+    ``until_ns``: by when it had happened, where the moment itself is not known; 0: at ``at_ns``.
     """
 
     at_ns: int
@@ -230,6 +231,7 @@ class Effect:
     downstream_key: str = ""
     step: str = ""
     applied: bool = True
+    until_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -220,5 +220,5 @@ def _other_downstream_key(effect: Effect, call: Call, others: list[tuple[Effect,
 
 def _came_late(effect: Effect, call: Call, stored: Terms) -> bool:
     """Whether an owner acted after a silence longer than ``settle``, which `reconcile` takes to be the end of it."""
-    settle_ms = max(stored.settle_ms, call.terms.settle_ms)
-    return stored.recovery is RecoveryKind.RECONCILE and ms_between(call.sign_ns, effect.at_ns) >= settle_ms
+    settle_ms, by_ns = max(stored.settle_ms, call.terms.settle_ms), max(effect.at_ns, effect.until_ns)
+    return stored.recovery is RecoveryKind.RECONCILE and ms_between(call.sign_ns, by_ns) >= settle_ms

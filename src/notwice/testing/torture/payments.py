@@ -62,12 +62,12 @@ ANSWER_WITHIN_MS: Final = 120_000  # a loaded machine is slow; whoever waits for
 # How often, of all calls or runs.
 OTHER_REQUESTS: Final = 0.03
 BY_HAND: Final = 0.3
-ABANDONED: Final = 0.2
+ABANDONED: Final = 0.25
 HEARTBEATS: Final = 0.5
 NOT_APPLIED_ERRORS: Final = 0.03
 SLOW: Final = 0.2
 SLOW_S: Final = 0.02
-TIMEOUTS: Final = 0.03
+TIMEOUTS: Final = 0.08
 LATER: Final = (0, 0, 0, 1, 12, 30)  # windows; about half of the calls are for operations of a while ago
 
 

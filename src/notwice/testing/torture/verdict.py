@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from notwice.testing import history
 from notwice.testing.auditor import audit
-from notwice.testing.history import Disturbed, Event, Header, History
+from notwice.testing.history import Disturbance, Disturbed, Effect, Event, Header, History, Produced
 from notwice.testing.linearizable import UNKNOWN, Name, Seen, unexplained
 from notwice.testing.torture import records
 from notwice.testing.torture.payments import Provider
@@ -84,11 +84,27 @@ def _shown(name: Name, left: Iterable[Seen]) -> str:
 
 
 def _payments(folder: Path, faults: dict[str, int], seconds: float) -> Report:
-    parts: list[list[Event]] = [_driver(folder), list(Provider(folder / "provider").all_effects())]
-    parts.extend(_events(lines) for lines in _logs(folder))
+    parts: list[list[Event]] = [_driver(folder), *(_events(lines) for lines in _logs(folder))]
+    parts.append(list(_dated(Provider(folder / "provider").all_effects(), parts)))
     told = history.merged(Header(clock="real"), parts)
     (folder / "history.jsonl").write_text("".join(f"{line}\n" for line in told.lines()))
     return _report(told, faults, seconds)
+
+
+def _dated(effects: Iterable[Effect], parts: Iterable[Iterable[Event]]) -> Iterator[Effect]:
+    """Effects with the time by which they had happened: that of their call's next event, or of the end of its process.
+
+    A client writes down the time, and then makes the effect; between the two it may have been stopped for long.
+    """
+    ends: dict[str, list[int]] = {}
+    for event in (event for part in parts for event in part):
+        if isinstance(event, Disturbed) and event.kind is Disturbance.KILLED:
+            ends.setdefault(event.process, []).append(event.at_ns)
+        elif isinstance(event, Produced):
+            ends.setdefault(event.call, []).append(event.at_ns)
+    for effect in effects:
+        after = [*ends.get(effect.call, ()), *ends.get(effect.call.rpartition(".")[0], ())]
+        yield replace(effect, until_ns=min((end for end in after if end >= effect.at_ns), default=effect.at_ns))
 
 
 def _report(told: History, faults: dict[str, int], seconds: float) -> Report:
