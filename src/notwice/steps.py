@@ -109,7 +109,11 @@ class Steps:
         self._owner = owner
         self._home = home
         self._kept = dict(progress)
-        self._unasked = {label: at_home for label, data in progress if (at_home := is_step_at_home(data)) is not None}
+        self._unasked = {
+            label: at_home
+            for label, data in progress
+            if (at_home := is_step_at_home(data)) is not None and not self._is_below_a_kept_one(label)
+        }
         self._returned: Counter[str] = Counter()
         self._running: set[str] = set()
         self._unwritten: dict[str, Step] = {}
@@ -137,6 +141,10 @@ class Steps:
             step._data = step._data if step._data is not None else self._kept.get(label)
         self._wake()
         return step
+
+    def _is_below_a_kept_one(self, label: str) -> bool:
+        """Whether a step ran within one that is done, and ended after it: nothing will ask for it again."""
+        return any(label[:place] in self._kept for place, character in enumerate(label) if character == "/")
 
     def is_kept(self, step: Step) -> bool:
         """Whether an earlier attempt has done it."""

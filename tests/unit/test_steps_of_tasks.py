@@ -102,6 +102,24 @@ async def test_the_handler_itself_waits_for_a_branch_of_its_own() -> None:
     assert len(shop.effects) == 2
 
 
+async def test_what_ended_after_the_step_around_it_is_not_asked_for() -> None:
+    """A task that a step started and did not wait for ends in its own time; the step is done all the same."""
+    shop = AsyncShop()
+    first = await shop.own()
+    late: list[asyncio.Task[object]] = []
+
+    async def starts_a_task() -> str:
+        late.append(asyncio.ensure_future(first.step("log", shop.effect(turns=20))))
+        return "started"
+
+    await first.step("a/b", starts_a_task)
+    await late[0]
+    assert list(first.progress) == ["a\\/b", "a\\/b/log"]
+    again = await shop.crash(first)
+    assert [await again.step("a/b", shop.effect()), await again.step("mail", shop.effect())] == ["started", "done"]
+    await again.complete()
+
+
 async def test_a_branch_that_has_gone_is_noticed() -> None:
     """A release that gathers other steps runs none of the new ones, and the operation stays unresolved."""
     shop = AsyncShop()
