@@ -110,3 +110,30 @@ def test_a_missing_checker_is_named() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={"PATH": ""}, timeout=SECONDS_MAX)
     assert done.returncode == 2
     assert "apt-get install spin gcc" in done.stderr
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_the_page_has_the_results(kind: str) -> None:
+    """The tables of spec/README.md name every run of these tests, and every mutant with the promise that it breaks."""
+    right = {"clean": r"\| holds \| tests \|$", "mutant": r"\| (P\d.*|finished|answered) \| [\d,]+ \|$"}
+    page = (SPEC / "README.md").read_text()
+    for run in RUNS[kind]:
+        if kind != "clean" or run["name"] in CLEAN:
+            row = re.search(rf"^\| {re.escape(run['name'])} \|.*$", page, flags=re.MULTILINE)
+            assert row is not None, run["name"]
+            assert re.search(right.get(kind, r"\| reached \|$"), row.group()), row.group()
+
+
+def test_the_page_is_made_by_the_run(tmp_path: Path) -> None:
+    """`check --write` puts what it ran into the page: the row, the promise that breaks, the drawn trace."""
+    name = "abandon on a second attempt frees"
+    folder = doctored(tmp_path, "README.md", "<!-- made: trace -->\n", "<!-- made: trace -->\nOUTDATED\n")
+    page = folder / "README.md"
+    page.write_text(re.sub(rf"^\| {name} \|.*$", f"| {name} | OUTDATED |", page.read_text(), flags=re.MULTILINE))
+    assert check(folder, "--write", name).returncode == 0
+    text = page.read_text()
+    assert re.search(rf"^\| {name} \| C10: .* \| P10 \| [\d,]+ \|$", text, flags=re.MULTILINE)
+    assert "HAS ITS EFFECT" in text
+    assert "P10 is broken" in text
+    assert "OUTDATED" not in text
+    assert "## Bounds" in text
