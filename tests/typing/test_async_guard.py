@@ -13,6 +13,7 @@ from notwice import (
     Unresolved,
     current_operation,
 )
+from notwice.recovery import Round
 
 
 async def charge() -> int:
@@ -65,3 +66,14 @@ async def test_a_match_over_the_outcomes_is_exhaustive() -> None:
     async with AsyncGuard.open("memory://") as guard:
         told_each = [await told(await guard.begin("refund", "k", request=request)) for request in (1, 1, 2)]
     assert told_each == ["ran", "replayed", "refused"]
+
+
+async def test_a_step_gives_what_its_coroutine_gives() -> None:
+    """`step` is awaited, and has the type that the coroutine function gives."""
+    async with AsyncGuard.open("memory://") as guard:
+        operation = await guard.begin("s", "k")
+        assert isinstance(operation, AsyncOperation)
+        async with operation:
+            assert_type(await operation.step("charge", charge), int)
+            await operation.complete()
+        assert_type(await guard.recover(), Round)

@@ -21,6 +21,7 @@ from notwice import (
     reconcile,
     rerun,
 )
+from notwice.recovery import Round
 
 
 def charge() -> int:
@@ -108,3 +109,18 @@ def test_a_policy_refuses_what_it_does_not_know() -> None:
         assert_type(Policy(recovery=recovery, wait=1.5), Policy)
     with pytest.raises(TypeError):
         Policy(leese=30)  # type: ignore[call-arg]  # the checker must see that there is no such option
+
+
+def test_a_step_gives_what_its_function_gives() -> None:
+    """`step` has the type of its function, and `recovers` leaves the function as it is."""
+    with Guard.open("memory://") as guard:
+        operation = guard.begin("s", "k")
+        assert isinstance(operation, Operation)
+        assert_type(operation.step("charge", charge), int)
+        assert_type(guard.recover(), Round)
+
+        @guard.recovers("refund:{order_id}")
+        def refund(operation: Operation, order_id: str) -> int:
+            return len(order_id)
+
+        assert_type(refund(operation, "7"), int)
