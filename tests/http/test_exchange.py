@@ -93,6 +93,7 @@ def test_a_dialect_has_its_own_codes_statuses_and_names() -> None:
     }
     assert told.headers[0][0] == "content-type"
     document = json.loads(told.body)
+    assert told.body == json.dumps(document, separators=(",", ":")).encode()
     assert (told.status, document["status"], document["code"]) == (425, 425, "busy")
     other = answers.refusal(look, problem("key_missing"))
     assert (other.status, json.loads(other.body)["code"]) == (400, "key_missing")
@@ -167,7 +168,7 @@ def test_a_malformed_key_is_told_which_shape_it_should_have(line: str, strict: b
 def test_a_key_in_a_query_that_begins_with_a_quotation_mark_is_a_string() -> None:
     """A quotation mark without its other one is refused, not taken for a part of the key."""
     assert read_query_key(['"a b"', "a b"]) == "a b"
-    for text in ('"a', '"a" b', '"a", b'):
+    for text in ('"a', '"a" b', '"a", b', '"a",a'):
         with pytest.raises(InvalidKey):
             read_query_key([text])
 
@@ -251,6 +252,29 @@ def test_an_owner_with_nothing_better_to_tell_gets_what_a_duplicate_gets(
     assert headers_of(told).get("retry-after") == retry_after
 
 
+def test_an_owner_that_lost_tells_how_long_the_taker_s_answer_is_kept() -> None:
+    """P2: of what is finished, as a replay does; of what is held nothing is said."""
+    terms = TERMS._replace(retention_ms=10_999)
+    kept = exchange(retention_header="X-Kept")
+    done = view_of(state=State.COMPLETED, result=RESPONSE, terms=terms)
+    told = kept.error(OwnershipLost("idem_1", done), REQUEST)
+    assert headers_of(told)["x-kept"] == "9"
+    assert told == kept.answer(Replay(done, lambda _: None), REQUEST)
+    held = kept.error(OwnershipLost("idem_1", view_of(state=State.ACCEPTED, result=RESPONSE, terms=terms)), REQUEST)
+    assert "x-kept" not in headers_of(held)
+    assert headers_of(held)["idempotency-outcome"] == "unknown"
+
+
+def test_a_replay_to_a_question_for_the_head_has_no_body() -> None:
+    """P2: nor has one of a status that never has any."""
+    view = view_of(state=State.COMPLETED, result=RESPONSE)
+    assert answers.replay(STANDARD, view, Client("HEAD")).body == b""
+    assert answers.replay(STANDARD, view, Client("head")).body == b'{"a":1}'
+    bodiless = view_of(state=State.COMPLETED, result=RESPONSE._replace(status=204))
+    told = answers.replay(STANDARD, bodiless, Client("POST"))
+    assert (told.body, "content-length" in headers_of(told)) == (b"", False)
+
+
 # -- look-ups ---------------------------------------------------------------------------------------------------------
 
 
@@ -267,6 +291,15 @@ def test_a_look_up_without_a_key_is_told_how_to_give_one(query: str) -> None:
             "key_missing",
             "Give ?idempotency_key=, the key to look up.",
         )
+
+
+def test_a_look_up_is_a_get_of_its_path() -> None:
+    """P12: another method, or another path, goes to the application."""
+    asked = exchange(status_path="/status")
+    assert asked.is_look_up("GET", "/status")
+    assert not asked.is_look_up("POST", "/status")
+    assert not asked.is_look_up("GET", "/other")
+    assert not exchange().is_look_up("GET", "/status")
 
 
 def looked_up(view: RecordView | None) -> dict[str, Any]:
@@ -300,6 +333,8 @@ def test_a_look_up_tells_all_that_is_known() -> None:
     assert looked_up(view_of(result=RESPONSE)) == {**known, "state": "in_progress"}
     binary = Result(ResultKind.HTTP, b"\xff", 200)
     assert looked_up(view_of(state=State.COMPLETED, result=binary))["result"] == "/w=="
+    packed = RESPONSE._replace(body=gzip.compress(b"[1]"), headers=(*RESPONSE.headers, ("content-encoding", "gzip")))
+    assert looked_up(view_of(state=State.COMPLETED, result=packed))["result"] == [1]
     broken = RESPONSE._replace(body=b"{\xff")
     assert looked_up(view_of(state=State.COMPLETED, result=broken))["result"] == "e/8="
 
@@ -364,6 +399,38 @@ def test_a_replay_is_decoded_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> No
     for parts in ([11], [10, 1], [6, 6], [1_000_000]):
         body = b"".join(gzip.compress(b"a" * size) for size in parts)
         assert codings.for_client(kept, body, ()) == (kept, body)
+
+
+def test_no_more_is_decoded_than_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """P2: a small body that stands for a huge one takes no memory: at most a byte over the limit is asked for."""
+    asked: list[int] = []
+
+    class Counting:
+        def __init__(self, window: int) -> None:
+            self._machine = decompressobj(window)
+            self.eof, self.unused_data = False, b""
+
+        def decompress(self, data: bytes, bytes_max: int = 2**30) -> bytes:
+            asked.append(bytes_max)
+            plain = self._machine.decompress(data, bytes_max)
+            self.eof, self.unused_data = self._machine.eof, self._machine.unused_data
+            return plain
+
+    decompressobj = zlib.decompressobj
+    monkeypatch.setattr(codings, "DECODED_BYTES_MAX", 10)
+    monkeypatch.setattr(zlib, "decompressobj", Counting)
+    body = b"".join(gzip.compress(b"a" * size) for size in (4, 3, 3))
+    assert codings.for_client((("content-encoding", "gzip"),), body, ())[1] == b"a" * 10
+    assert asked == [11, 7, 4]
+
+
+def test_a_coding_has_an_older_name() -> None:
+    """RFC 9110, section 8.4.1.3: who takes gzip takes x-gzip, and the other way round; it is no name of others."""
+    for one, other in (("gzip", "x-gzip"), ("x-gzip", "gzip")):
+        assert codings.accepts([one], other)
+        assert not codings.accepts([f"{one};q=0"], other)
+    assert not codings.accepts(["gzip"], "deflate")
+    assert not codings.accepts(["br"], "x-gzip")
 
 
 @pytest.mark.parametrize(
