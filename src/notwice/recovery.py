@@ -13,6 +13,7 @@ import contextlib
 import logging
 import re
 import threading
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from string import Formatter
@@ -26,6 +27,7 @@ from notwice.policy import Duration, Policy, seconds
 __all__ = ["Round", "keep_recovering", "keep_recovering_async"]
 
 EVERY_SECONDS: Final = 10.0
+LOOKING_TIMES: Final = 20  # a round that found nothing to do and took a second is good for twenty
 
 _LOG: Final = logging.getLogger("notwice")
 _VALUE: Final = r"(?:[^:\\]|\\.)+"  # as `notwice.identity` escapes it
@@ -128,14 +130,17 @@ def keep_recovering(
 ) -> None:
     """Recover again and again until `stop` is set: ``keep_recovering(guard.recover, stop=stop)`` in a thread.
 
-    `every` is the pause between two rounds, in seconds or as a timedelta; `told` is given each round. A store that does
-    not answer, and whatever else a round raises, is logged, and the next round tries again. To be killed at any moment
-    is harmless: what was under way lapses, and is found again.
+    `every` is the pause between two rounds, in seconds or as a timedelta, and longer after a round that only looked and
+    took long; `told` is given each round. A store that does not answer, and whatever else a round raises, is logged,
+    and the next round tries again. To be killed at any moment is harmless: what was under way lapses, and is found
+    again.
     """
-    pause = seconds("every", every)
+    pause = shortest = seconds("every", every)
     while not stop.is_set():
+        began = time.monotonic()
         with _logged():
             found = recover()
+            pause = _pause(found, shortest, time.monotonic() - began)
             if told is not None:
                 told(found)
         stop.wait(pause)
@@ -149,15 +154,22 @@ async def keep_recovering_async(
     told: Callable[[Round], object] | None = None,
 ) -> None:
     """`keep_recovering` as a task: ``keep_recovering_async(guard.recover, stop=stop)`` with an `AsyncGuard`."""
-    pause = seconds("every", every)
+    pause = shortest = seconds("every", every)
     while not stop.is_set():
+        began = time.monotonic()
         with _logged():
             found = await recover()
+            pause = _pause(found, shortest, time.monotonic() - began)
             if told is not None:
                 told(found)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause):
                 await stop.wait()
+
+
+def _pause(found: Round, shortest: float, took: float) -> float:
+    """How long to wait after a round: where thousands are held, looking at them takes a twentieth of the time."""
+    return shortest if found.finished or found.failed else max(shortest, LOOKING_TIMES * took)
 
 
 @contextlib.contextmanager

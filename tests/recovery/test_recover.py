@@ -9,6 +9,7 @@ from collections import Counter
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -534,6 +535,27 @@ def test_rounds_go_on_until_told_to_stop_whatever_they_meet(caplog: pytest.LogCa
     assert [record.levelname for record in caplog.records] == ["WARNING", "ERROR"]
     assert str(rounds[0]) == "2 finished, 1 held"
     assert str(round_of(Counter())) == "nothing unresolved"
+
+
+@pytest.mark.parametrize(
+    ("found", "pause"), [(Round(held=5000), 40), (Round(finished=1, held=5000), 10), (Round(failed=1), 10)]
+)
+def test_looking_at_thousands_takes_a_twentieth_of_the_time(
+    monkeypatch: pytest.MonkeyPatch, found: Round, pause: float
+) -> None:
+    """A round that took two seconds and found nothing to do is followed by a longer pause; one that did work is not."""
+    now = iter([100.0, 102.0])
+    monkeypatch.setattr("notwice.recovery.time", SimpleNamespace(monotonic=lambda: next(now)))
+    pauses: list[float | None] = []
+
+    class Stop(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            pauses.append(timeout)
+            self.set()
+            return True
+
+    keep_recovering(lambda: found, stop=Stop(), every=10)
+    assert pauses == [pause]
 
 
 # -- for event loops ---------------------------------------------------------------------------------------------------
