@@ -71,6 +71,7 @@ def reconcile(function: Callable[[Any], Any], *, deduplicated: bool = False) -> 
     if not callable(cast("object", function)):
         message = "reconcile takes a function that is given the operation and says what became of its effect"
         raise TypeError(message)
+    _check_switch("deduplicated", deduplicated)
     return Recovery(RecoveryKind.RECONCILE, function, deduplicated)
 
 

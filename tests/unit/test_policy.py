@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from notwice import Guard, InProgress, Operation, Policy, reconcile, rerun
+from notwice import NOT_APPLIED, Guard, InProgress, Operation, Policy, reconcile, rerun
 from notwice.model import RecoveryKind
 from tests.unit.worlds import World
 
@@ -92,6 +92,12 @@ def test_reconcile_takes_a_function() -> None:
     """reconcile("x") is refused."""
     with pytest.raises(TypeError, match="function"):
         reconcile("x")  # type: ignore[arg-type]  # that is the point
+
+
+def test_deduplicated_is_true_or_false() -> None:
+    """What is no bool is refused: the record would be written with it, and could not be read again."""
+    with pytest.raises(TypeError, match="deduplicated"):
+        reconcile(lambda _: NOT_APPLIED, deduplicated=1)  # type: ignore[arg-type]  # that is the point
 
 
 def test_presets() -> None:
