@@ -7,7 +7,7 @@ import pytest
 from notwice.testing.simulate import Mode, explore
 
 SAFETY, LIVENESS, WEB = 20_000, 2_000, 500
-PART = 2_500
+PART = 1_000
 
 
 def check(seeds: range, mode: Mode) -> None:
@@ -25,10 +25,10 @@ def test_nothing_wrong_happens_whatever_breaks(first: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, LIVENESS, 500))
+@pytest.mark.parametrize("first", range(0, LIVENESS, PART))
 def test_everything_settles_once_nothing_breaks(first: int) -> None:
     """P4, P9: once all faults are over, every operation has its answer within a lease and two tries."""
-    check(range(first, first + 500), Mode.LIVENESS)
+    check(range(first, first + PART), Mode.LIVENESS)
 
 
 def test_nothing_wrong_happens_through_http() -> None:

@@ -142,9 +142,13 @@ def explore(
     """Run one seed after the other, and give each run that something is wrong with."""
     with in_silence():
         gc.collect()
-        for number, seed in enumerate(seeds):
-            made = run(seed, scenario, store=store)
-            if made.kinds:
-                yield made
-            if number % RUNS_PER_COLLECTION == RUNS_PER_COLLECTION - 1:
-                gc.collect()
+        gc.freeze()  # what is there now needs not be looked at again
+        try:
+            for number, seed in enumerate(seeds):
+                made = run(seed, scenario, store=store)
+                if made.kinds:
+                    yield made
+                if number % RUNS_PER_COLLECTION == RUNS_PER_COLLECTION - 1:
+                    gc.collect()
+        finally:
+            gc.unfreeze()
