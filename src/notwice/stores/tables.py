@@ -2,15 +2,41 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any, Final
 
 from notwice.codec import decode_record
 from notwice.errors import StoreUnavailable
 from notwice.model import Get, Insert, Op, Page, Query, Record, RecordView, Reply, State, Swap, Unreadable
-from notwice.stores.shared import KeyLocked, Name, cursor_after, reply_of, stamped
+from notwice.stores.shared import KeyLocked, Name, cursor_after, name_of, reply_of, stamped
 
 _LOCKED_ETAG: Final = b"locked"
+
+HELD_S: Final = 1.0
+"""How long a key that was found to be held is not waited for again. It is still asked for."""
+
+
+class HeldKeys:
+    """Keys that somebody's open transaction was found to hold a moment ago.
+
+    Who claims one of them by a new record waits for it no longer, so that of many duplicates one waits, not each in
+    its turn.
+    """
+
+    __slots__ = ("_until",)
+
+    def __init__(self) -> None:
+        self._until: dict[Name, float] = {}
+
+    def note(self, op: Op) -> None:
+        """Its key is held; what was noted long ago is forgotten."""
+        now = time.monotonic()
+        self._until = {name: until for name, until in self._until.items() if until > now} | {name_of(op): now + HELD_S}
+
+    def has(self, op: Op) -> bool:
+        """Whether `op` is a new record under such a key."""
+        return bool(self._until) and isinstance(op, Insert) and self._until.get(name_of(op), 0) > time.monotonic()
 
 
 def decoded(name: Name, column: bytes | None, created_ms: int | None) -> Record | Unreadable:

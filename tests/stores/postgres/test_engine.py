@@ -30,6 +30,7 @@ from notwice.stores.postgres.place import Place, place_of
 from notwice.stores.postgres.rows import statement_of
 from notwice.stores.postgres.store import PostgresStore
 from notwice.stores.shared import KeyLocked
+from notwice.stores.tables import HeldKeys
 from notwice.stores.urls import parsed
 from notwice.testing.conformance.records import at_once, finished, followed, insert, new_record, one, stored, swap
 from tests.engines.postgres import PostgresServer
@@ -136,7 +137,7 @@ LOCKED = KeyLocked("somebody holds it")
 def answered(rows: list[Any], second: Op | None = None) -> tuple[list[str], list[Reply] | Exception]:
     """Drive the conversation with these answers, the last of them for ever; gives the statements, and the end."""
     dialect = place_of(parsed("postgresql://host/database")).dialect
-    flow = applying([Insert(new_record("a")), second or Insert(new_record("b"))], dialect)
+    flow = applying([Insert(new_record("a")), second or Insert(new_record("b"))], dialect, HeldKeys())
     asked = []
     try:
         statement = next(flow)
@@ -226,6 +227,25 @@ def test_a_key_that_an_open_transaction_holds(system_postgres: PostgresServer) -
             written_by_a_rival(rival, where, held.view.record)
             assert isinstance(guard.begin("refund", "held"), InProgress)
         assert isinstance(guard.begin("refund", "held"), Operation)
+
+
+def test_many_duplicates_of_a_key_that_is_held(system_postgres: PostgresServer, where: Place) -> None:
+    """T22: of many claims of a held key the first waits for it, the others hold up no batch; then it is free."""
+    store, record = PostgresStore(where), new_record("held")
+    assert one(store, Get("", "nothing")).record is None
+    with open_transaction(system_postgres) as rival:
+        written_by_a_rival(rival, where, record)
+        assert not one(store, Insert(record)).won
+        for number in range(20):
+            held, other = store.apply([Insert(new_record("held")), Insert(new_record(f"{number}"))])
+            assert (held.won, other.won) == (False, True)
+            assert isinstance(held.record, Record)
+            assert held.record.state is State.IN_PROGRESS
+        assert store._held.has(Insert(record))
+        assert not store._held.has(Get(record.namespace, record.id))
+        assert not store._held.has(Insert(new_record("another")))
+    assert one(store, Insert(record)).won
+    store.close()
 
 
 def test_a_locked_row_is_read(system_postgres: PostgresServer, where: Place, store: PostgresStore) -> None:

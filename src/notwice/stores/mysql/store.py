@@ -30,7 +30,7 @@ from notwice.stores.pool import Pool
 from notwice.stores.port import Joined
 from notwice.stores.shared import KeyLocked, name_of, refuse_repeated_names
 from notwice.stores.sweeping import SWEPT_MAX, Sweeping
-from notwice.stores.tables import answer_while_locked, page_of, rest_is_done
+from notwice.stores.tables import HeldKeys, answer_while_locked, page_of, rest_is_done
 
 _T = TypeVar("_T")
 
@@ -60,6 +60,7 @@ class MysqlStore:
         self._table = place.names.records
         self._opened = False
         self._sweeping = Sweeping()
+        self._held = HeldKeys()
         self._pool = Pool(
             self._connected, is_harmless=is_harmless, size=place.pool, timeout=place.timeout, shown=place.shown
         )
@@ -140,7 +141,10 @@ class MysqlStore:
         with self._pool.turn() as session:
             refuse_too_large(waiting, session.packet_max)
             for _ in range(TRIES_MAX):
-                for asked in packets_of(waiting, session.packet_max):
+                apart = [each for each in waiting if self._held.has(each.op)]
+                together = [each for each in waiting if each not in apart] if apart else waiting
+                packets = packets_of(together, session.packet_max) if together else ()
+                for asked in (*packets, *([each] for each in apart)):
                     replies |= self._carried_out(session, asked, alone=not replies)
                 waiting = [each for each in waiting if each.place not in replies]
                 if not waiting:
@@ -162,20 +166,21 @@ class MysqlStore:
                 raise
             raise rest_is_done(error) from error
 
-    def _sent(self, session: Session, asked: Sequence[Asked]) -> dict[int, Reply]:
+    def _sent(self, session: Session, asked: Sequence[Asked], *, lock_s: float = LOCK_S) -> dict[int, Reply]:
         text = text_of(asked, self._table, compound=session.compound)
-        return replies_to(asked, self._patiently(session, lambda: session.ask(text)))
+        return replies_to(asked, self._patiently(session, lambda: session.ask(text), lock_s=lock_s))
 
     def _sent_by_itself(self, session: Session, asked: Asked) -> dict[int, Reply]:
         """Send one operation. If somebody holds its row or its key, it is answered by what can be read."""
         with suppress(KeyLocked):
-            return self._sent(session, [asked])
+            return self._sent(session, [asked], lock_s=0 if self._held.has(asked.op) else LOCK_S)
+        self._held.note(asked.op)
         look = self._sent(session, asked_of([Get(*name_of(asked.op))]))
         return {asked.place: answer_while_locked(asked.op, look[0])}
 
-    def _patiently(self, session: Session, attempt: Callable[[], _T]) -> _T:
+    def _patiently(self, session: Session, attempt: Callable[[], _T], *, lock_s: float = LOCK_S) -> _T:
         """Do `attempt` again while the server undoes it because of others, within bounds."""
-        until = time.monotonic() + min(LOCK_S, session.remaining())
+        until = time.monotonic() + min(lock_s, session.remaining())
         undone = 0
         while True:
             try:

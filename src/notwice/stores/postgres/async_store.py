@@ -33,7 +33,7 @@ from notwice.stores.postgres.rows import Statement, scan_of
 from notwice.stores.postgres.store import PostgresStore
 from notwice.stores.shared import closed, refuse_repeated_names
 from notwice.stores.sweeping import SWEPT_MAX, Sweeping
-from notwice.stores.tables import page_of
+from notwice.stores.tables import HeldKeys, page_of
 
 _T = TypeVar("_T")
 
@@ -128,6 +128,7 @@ class AsyncPostgresStore:
         self._place = place
         self._opened = Opened()
         self._sweeping = Sweeping()
+        self._held = HeldKeys()
         self._closed = False
         self._blocking = PostgresStore(place, self._opened)
         self._stranded: list[object] = []
@@ -150,7 +151,7 @@ class AsyncPostgresStore:
             if not ops:
                 return []
         async with self._turn() as (session, deadline):
-            replies = await session.run(applying(ops, self._place.dialect), deadline)
+            replies = await session.run(applying(ops, self._place.dialect, self._held), deadline)
         if self._sweeping.is_due(ops, replies):
             with suppress(StoreUnavailable):  # what was asked for is done
                 await self.purge(SWEPT_MAX)

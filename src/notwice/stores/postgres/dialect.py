@@ -34,6 +34,9 @@ CLOCK: Final = """
     )
 """
 
+CLOCK_AT_ONCE: Final = CLOCK.replace("AS now_ms", "AS now_ms, set_config('lock_timeout', '1', true) AS waits")
+"""The same for a statement that hardly waits for a lock, whatever its session does. The CTE comes before the write."""
+
 _SEEN_ONE: Final = """
     seen AS MATERIALIZED (
         SELECT created_ms, written_ms, record, {due} AS due FROM {table} WHERE id = $1 AND namespace = $2
@@ -209,6 +212,7 @@ class Dialect(NamedTuple):
 
     get: str
     insert: str
+    insert_at_once: str
     swap: str
     batch: str
     scan: str
@@ -221,10 +225,11 @@ class Dialect(NamedTuple):
 def dialect_of(table: str) -> Dialect:
     """The statements for a table, which is named as SQL names it: quoted, with its schema."""
 
-    def for_table(statement: str, due: str = "false") -> str:
+    def for_table(statement: str, due: str = "false", clock: str = CLOCK) -> str:
         seen = _SEEN_ONE.format(table=table, due=due)
         insert = _INSERT_ONE.format(table=table, never=NEVER)
-        return statement.format(clock=CLOCK, seen=seen, insert=insert, table=table, format=RECORD_FORMAT, never=NEVER)
+        return statement.format(clock=clock, seen=seen, insert=insert, table=table, format=RECORD_FORMAT, never=NEVER)
 
     swap = for_table(SWAP, "etag = $12 AND sha256(record) = checksum")
-    return Dialect(for_table(GET), for_table(INSERT), swap, *map(for_table, (BATCH, SCAN, PURGE, LOAD, PUT, LOCK)))
+    inserts = for_table(INSERT), for_table(INSERT, clock=CLOCK_AT_ONCE)
+    return Dialect(for_table(GET), *inserts, swap, *map(for_table, (BATCH, SCAN, PURGE, LOAD, PUT, LOCK)))

@@ -9,15 +9,15 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Final
 
 from notwice.errors import StoreUnavailable, UnsupportedRecord
-from notwice.model import Get, Op, Reply
+from notwice.model import Get, Insert, Op, Reply
 from notwice.stores.findings import Finding
 from notwice.stores.migrations import ABSENT, Migration, Version, none_yet, pending, refuse_newer
 from notwice.stores.postgres.checks import NAMES, SETTINGS, judged
 from notwice.stores.postgres.dialect import Dialect
 from notwice.stores.postgres.migrations import Names, steps_of
-from notwice.stores.postgres.rows import Statement, found_of, statement_of
+from notwice.stores.postgres.rows import Statement, found_of, insert_at_once, statement_of
 from notwice.stores.shared import KeyLocked, name_of
-from notwice.stores.tables import answer_while_locked, rest_is_done
+from notwice.stores.tables import HeldKeys, answer_while_locked, rest_is_done
 
 Rows = Sequence[Sequence[Any]]
 
@@ -25,21 +25,34 @@ ASKED_MAX: Final = 8
 """How often an operation is asked for while rivals commit in between: the second time nearly always tells."""
 
 
+_Replying = Generator[Statement, Rows, dict[int, Reply]]
+
+
 class Undone(Exception):
     """The server rolled a statement back, as a whole, because of others: 40001 or 40P01. It may be sent again."""
 
 
-def applying(ops: Sequence[Op], dialect: Dialect) -> Generator[Statement, Rows, Sequence[Reply]]:
+def applying(ops: Sequence[Op], dialect: Dialect, held: HeldKeys) -> Generator[Statement, Rows, Sequence[Reply]]:
     """Carry out a batch that names no id twice.
 
     Raises `KeyLocked` if somebody holds a row or a key for longer than the lock time-out: then nothing was done. What
-    meets such a lock only when it is asked for again, the others being committed, is carried out one by one.
+    meets such a lock only when it is asked for again, the others being committed, is carried out one by one, and so
+    are claims of keys that are known to be held.
     """
     if len(ops) == 1:
-        return [(yield from _applying_one(ops, dialect))]
-    order = sorted(range(len(ops)), key=lambda index: name_of(ops[index])[::-1])
+        return [(yield from _applying_one(ops[0], dialect, held))]
+    apart = {index: op for index, op in enumerate(ops) if held.has(op)}
+    together = {index: op for index, op in enumerate(ops) if index not in apart}
+    replies = (yield from _together(together, dialect, held)) | (yield from _one_by_one(apart, dialect, held))
+    return [replies[index] for index in range(len(ops))]
+
+
+def _together(ops: Mapping[int, Op], dialect: Dialect, held: HeldKeys) -> _Replying:
+    order = sorted(ops, key=lambda index: name_of(ops[index])[::-1])
     replies: dict[int, Reply] = {}
     for _ in range(ASKED_MAX):
+        if not order:
+            return replies
         asked = [ops[index] for index in order]
         try:
             rows = yield statement_of(asked, dialect)
@@ -48,44 +61,42 @@ def applying(ops: Sequence[Op], dialect: Dialect) -> Generator[Statement, Rows, 
         except KeyLocked:
             if not replies:
                 raise
-            replies |= yield from _one_by_one({index: ops[index] for index in order}, dialect)
-            break
+            return replies | (yield from _one_by_one({index: ops[index] for index in order}, dialect, held))
         found = list(map(found_of, rows))
         replies |= {
             index: each.reply(op) for index, op, each in zip(order, asked, found, strict=True) if not each.raced(op)
         }
         order = [index for index in order if index not in replies]
-        if not order:
-            break
-    else:
+    if order:
         raise _too_much_in_between()
-    return [replies[index] for index in range(len(ops))]
+    return replies
 
 
-def _one_by_one(rest: Mapping[int, Op], dialect: Dialect) -> Generator[Statement, Rows, dict[int, Reply]]:
-    """Carry out what is left of a batch, each by itself."""
+def _one_by_one(ops: Mapping[int, Op], dialect: Dialect, held: HeldKeys) -> _Replying:
+    """Carry out a part of a batch, each by itself, when others of it may be committed."""
     replies: dict[int, Reply] = {}
     try:
-        for index, op in rest.items():
-            replies[index] = yield from _applying_one([op], dialect)
+        for index, op in ops.items():
+            replies[index] = yield from _applying_one(op, dialect, held)
     except KeyLocked as error:
         raise rest_is_done(error) from error
     return replies
 
 
-def _applying_one(ops: Sequence[Op], dialect: Dialect) -> Generator[Statement, Rows, Reply]:
+def _applying_one(op: Op, dialect: Dialect, held: HeldKeys) -> Generator[Statement, Rows, Reply]:
     """Carry out a single operation. If somebody holds its row or its key, it is answered by what can be read."""
-    statement = statement_of(ops, dialect)
+    statement = insert_at_once(op, dialect) if isinstance(op, Insert) and held.has(op) else statement_of([op], dialect)
     for _ in range(ASKED_MAX):
         try:
             (row,) = yield statement
         except Undone:
             continue
         except KeyLocked:
-            return (yield from _locked(ops[0], dialect))
+            held.note(op)
+            return (yield from _locked(op, dialect))
         found = found_of(row)
-        if not found.raced(ops[0]):
-            return found.reply(ops[0])
+        if not found.raced(op):
+            return found.reply(op)
     raise _too_much_in_between()
 
 

@@ -69,6 +69,11 @@ def statement_of(ops: Sequence[Op], dialect: Dialect) -> Statement:
             return Statement(dialect.swap, (*_columns(record), expected_etag))
 
 
+def insert_at_once(op: Insert, dialect: Dialect) -> Statement:
+    """The statement of an insert that waits for nobody."""
+    return Statement(dialect.insert_at_once, _columns(op.record))
+
+
 def _batch_row(op: Op) -> tuple[object, ...]:
     match op:
         case Get(namespace, identifier):

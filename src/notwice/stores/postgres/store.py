@@ -35,7 +35,7 @@ from notwice.stores.postgres.rows import Statement, load_of, scan_of
 from notwice.stores.postgres.wire import decoded_rows, encoded
 from notwice.stores.shared import refuse_repeated_names
 from notwice.stores.sweeping import SWEPT_MAX, Sweeping
-from notwice.stores.tables import page_of
+from notwice.stores.tables import HeldKeys, page_of
 
 _T = TypeVar("_T")
 
@@ -159,6 +159,7 @@ class PostgresStore:
         self._place = place
         self._opened = opened or Opened()
         self._sweeping = Sweeping()
+        self._held = HeldKeys()
         self._pool = Pool(
             self._connected, is_harmless=is_harmless, size=place.pool, timeout=place.timeout, shown=place.shown
         )
@@ -169,7 +170,7 @@ class PostgresStore:
             refuse_repeated_names(ops)
             if not ops:
                 return []
-        replies = self._carry_out(applying(ops, self._place.dialect))
+        replies = self._carry_out(applying(ops, self._place.dialect, self._held))
         if self._sweeping.is_due(ops, replies):
             with suppress(StoreUnavailable):  # what was asked for is done
                 self.purge(SWEPT_MAX)
