@@ -110,7 +110,11 @@ def _mutants(folder: Path) -> Iterator[Mutant]:
                 ending = NOT_RUN if code is None else _ENDINGS.get(code, f"ended with {code}")
                 place = re.sub(r"__mutmut_\d+$", "", name).replace("notwice.", "", 1)
                 place = re.sub(r"\.x_(?=[^.]*$)", ".", place)
-                diff = diff_of(name) if ending in (SURVIVED, UNTESTED) else ""
+                diff = (
+                    diff_of(name, path=meta.relative_to("mutants").with_suffix(""))
+                    if ending in (SURVIVED, UNTESTED)
+                    else ""
+                )
                 yield Mutant(place, _lines(diff, "-"), _lines(diff, "+"), ending)
     finally:
         os.chdir(before)
