@@ -212,7 +212,8 @@ class Heart:
         now = self._clock.monotonic()
         inside: list[Hold] = []
         for hold in due:
-            if hold.operation() is None or hold.own.ended or hold.own.pending is not None:
+            gone = hold.tick == NEVER or hold.operation() is None  # it was removed since, or nobody holds it
+            if gone or hold.own.ended or hold.own.pending is not None:
                 continue
             if hold.run_until <= now:
                 self._tell("heartbeat_stopped", hold)

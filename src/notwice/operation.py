@@ -148,6 +148,7 @@ class Operation(OperationBase):
 
     def _put_back(self, error: str) -> None:
         """Leave a re-claimed operation whose outcome could not be found out."""
+        self._runtime.heart.remove(self._hold)  # first, as in leaving
         self._move(self._putting_back(error))
 
     def _move(self, move: Move, transaction: object = None) -> None:
@@ -187,8 +188,8 @@ class Operation(OperationBase):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._reset_current()
+        self._runtime.heart.remove(self._hold)  # first: whatever interrupts the rest, nobody is at work any more
         if self._is_over(error):
-            self._runtime.heart.remove(self._hold)
             return
         try:
             if self._within is None:
@@ -314,6 +315,7 @@ class AsyncOperation(OperationBase):
 
     async def _put_back(self, error: str) -> None:
         """Leave a re-claimed operation whose outcome could not be found out."""
+        self._runtime.heart.remove(self._hold)  # first, as in leaving
         await self._move(self._putting_back(error))
 
     async def _move(self, move: Move, transaction: object = None) -> None:
@@ -356,8 +358,8 @@ class AsyncOperation(OperationBase):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._reset_current()
+        self._runtime.heart.remove(self._hold)  # first: whatever interrupts the rest, nobody is at work any more
         if self._is_over(error):
-            self._runtime.heart.remove(self._hold)
             return
         try:
             if self._within is None:
