@@ -1,0 +1,48 @@
+"""What runs of the simulator have found in the guard, each as a case of its own, with the seed that showed it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from notwice import Policy, Unresolved
+from notwice.testing.simulate import Choices, Mode, Process, Table, World, run
+
+LEASE_S = 10
+
+
+def test_a_leaver_who_is_interrupted_renews_no_lease() -> None:
+    """Liveness seed 6440: a handler ended while a slow heartbeat was under way, and its caller went away before that.
+
+    The suspending move was waiting for the heartbeat to end, and was never made; the heartbeat went on for an hour,
+    so that every duplicate was told that the operation was running.
+    """
+    world = World(Choices(1))
+    process = Process(world, "p")
+    guard = process.guard(policy=Policy(lease=LEASE_S))
+    outcomes = []
+
+    async def breaks() -> None:
+        await asyncio.sleep(3.5)
+        raise TimeoutError
+
+    async def call() -> None:
+        await guard.run(breaks, scope="s", key="k")
+
+    async def ask_again() -> None:
+        await asyncio.sleep(4 + LEASE_S)
+        outcomes.append(await guard.begin("s", "k"))
+
+    caller = process.task(call())  # held: what it raised keeps its operation from being collected
+    process.task(ask_again())
+    world.after(3.3, None, lambda: setattr(world.server.weather, "delays", Table((0.4, 1))))
+    world.after(4.0, process, caller.cancel)
+    world.after(4.2, None, world.server.weather.clear)
+    world.run(until=60)
+    world.end()
+    assert caller.cancelled()
+    assert isinstance(outcomes[0], Unresolved)
+
+
+def test_the_seeds_that_found_something_are_sound() -> None:
+    """The runs that showed it, as far as the scenario still draws them."""
+    assert not run(6440, Mode.LIVENESS).problems
