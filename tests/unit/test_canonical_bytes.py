@@ -66,7 +66,6 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ({1: "a", (2,): None}, b'[NaN,"m",[1,"a"],[[2],null]]'),
         ((1, [2]), b"[1,[2]]"),
     ],
-    ids=repr,
 )
 def test_a_request_has_this_form(value: Any, form: bytes) -> None:
     """P14: each kind by its mark."""
@@ -100,7 +99,6 @@ def test_a_request_has_this_form(value: Any, form: bytes) -> None:
         (b"x", None),
         (time(1), None),
     ],
-    ids=repr,
 )
 def test_a_fact_has_this_text(value: Any, text: str | None) -> None:
     """P14: by which it is known at every entry point of a flow; what has none is no fact, or has a form of its own."""
