@@ -58,13 +58,14 @@ def age(seconds: float, *, server: RedisServer | Cluster, url: str) -> None:
             pipeline.execute()
 
 
-def engine_of(server: RedisServer | Cluster) -> Engine:
+def engine_of(server: RedisServer | Cluster, *, alone_length: int = 2) -> Engine:
     server.empty()
     url = server.url()
     return Engine(
         open=partial(open_store, url),
         damage=partial(damage, server=server, url=url),
         age=partial(age, server=server, url=url),
+        alone_length=alone_length,
     )
 
 
@@ -84,7 +85,7 @@ class TestRedis(StoreCases, GuardCases):
 
     @pytest.fixture
     def engine(self, one_redis: RedisServer) -> Engine:
-        return engine_of(one_redis)
+        return engine_of(one_redis, alone_length=3)
 
 
 class TestAsyncRedis(AsyncStoreCases, AsyncGuardCases):
