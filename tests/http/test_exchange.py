@@ -451,3 +451,23 @@ def test_a_coding_has_an_older_name() -> None:
 def test_a_client_takes_what_it_says(accepted: str, takes: bool) -> None:
     """RFC 9110, section 12.5.3: by name, by its older name, or by the star; a weight that is none counts as 1."""
     assert codings.accepts([accepted], "gzip") is takes
+
+
+def test_a_replay_is_made_for_the_one_who_asks() -> None:
+    """P2: by the method and the codings of this request; what is no response has a type and one length."""
+    packed = RESPONSE._replace(body=gzip.compress(b"[1]"), headers=(*RESPONSE.headers, ("content-encoding", "gzip")))
+    replay = Replay(view_of(state=State.COMPLETED, result=packed), lambda _: None)
+    takes = RequestView("POST", "/", "/", "", RequestHeaders([("Accept-Encoding", "gzip")]), {})
+    head = RequestView("HEAD", "/", "/", "", RequestHeaders(()), {})
+    assert exchange().answer(replay, takes).body == packed.body
+    assert exchange().answer(replay, REQUEST).body == b"[1]"
+    assert exchange().answer(replay, head).body == b""
+    value = Replay(view_of(state=State.COMPLETED, result=Result(ResultKind.VALUE, encode_value(1))), lambda _: None)
+    assert headers_of(exchange().answer(value, REQUEST))["content-type"] == "application/json"
+    failed = Replay(
+        view_of(state=State.FAILED, result=Result(ResultKind.ERROR, encode_value(["E", "m"]))), lambda _: None
+    )
+    told = exchange().answer(failed, REQUEST)
+    assert headers_of(told)["content-length"] == str(len(told.body))
+    marked = dict(exchange().marked((), guarded=False, kept_back=False))
+    assert marked == {"idempotency-guarded": "false", "access-control-expose-headers": "Idempotency-Guarded"}
