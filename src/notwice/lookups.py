@@ -126,7 +126,7 @@ class RestLookup:
                         raise LookupFailed("the provider did not answer in time")
         except httpx.HTTPError as error:
             raise LookupFailed(f"the provider did not answer: {type(error).__name__}") from error
-        return judged(self, operation, response.status_code, bytes(body))
+        return judged(self, operation, _Answer(response.status_code, bytes(body)))
 
 
 class AsyncRestLookup(RestLookup):
@@ -148,7 +148,7 @@ class AsyncRestLookup(RestLookup):
             raise LookupFailed("the provider did not answer in time") from error
         except httpx.HTTPError as error:
             raise LookupFailed(f"the provider did not answer: {type(error).__name__}") from error
-        return judged(self, operation, response.status_code, bytes(body))
+        return judged(self, operation, _Answer(response.status_code, bytes(body)))
 
 
 class _Operation(Protocol):
@@ -160,14 +160,21 @@ class _Operation(Protocol):
         ...
 
 
-def judged(lookup: RestLookup, operation: _Operation, status: int, answer: bytes) -> Applied | Verdict:
+class _Answer(NamedTuple):
+    """What a provider answered."""
+
+    status: int
+    body: bytes
+
+
+def judged(lookup: RestLookup, operation: _Operation, answer: _Answer) -> Applied | Verdict:
     """What an answer says of the effect. Raises `LookupFailed` where that is nothing certain."""
-    if status in GONE and lookup.items is None:
+    if answer.status in GONE and lookup.items is None:
         return _absent(lookup)
-    if status != OK:
-        raise LookupFailed(f"the provider answered with status {status}")
+    if answer.status != OK:
+        raise LookupFailed(f"the provider answered with status {answer.status}")
     try:
-        document = json.loads(answer)
+        document = json.loads(answer.body)
     except (ValueError, RecursionError) as error:
         raise LookupFailed("the provider's answer is no JSON") from error
     effects = [document] if lookup.items is None else _at(document, lookup.items)

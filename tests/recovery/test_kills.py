@@ -200,6 +200,6 @@ def test_without_steps_it_would_happen_twice(tmp_path: Path) -> None:
     in_child(partial(begin, url, provider, ("after effect", 4)))
     with Guard.open(url, policy=POLICY) as guard:
         [view] = guard.operations(unresolved=True)
-        guard.release(view, who="test", why="drops the steps", from_start=True, force=True)  # type: ignore[arg-type]  # readable
+        guard.release(view, who="test", why="drops the steps", from_start=True, force=True)  # type: ignore[arg-type]  # it can be read
         guard.run(lambda: handle(current_operation(), provider, Death(None)), scope=SCOPE, key=KEY)  # type: ignore[arg-type]  # no task
     assert len(provider.calls()) == 2 * len(STEPS)

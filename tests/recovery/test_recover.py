@@ -33,7 +33,7 @@ from notwice import (
 )
 from notwice.core import REQUEST_BYTES_MAX
 from notwice.model import Released
-from notwice.recovery import Handlers, Round, keep_recovering, keep_recovering_async, round_of
+from notwice.recovery import Round, keep_recovering, keep_recovering_async, round_of
 from notwice.stores.sqlite import SqliteStore
 from notwice.testing import Pause, VirtualClock
 from tests.unit.test_async_guard import AsyncWorld
@@ -454,65 +454,6 @@ def test_a_request_that_can_not_be_stored_is_refused_before_anything_runs(reques
     with pytest.raises(EncodingError):
         world.begin(request_, policy=Policy(store_request=True))
     assert world.view() is None
-
-
-# -- handlers ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("scope", "found"),
-    [
-        ("refund:ord_1", "exact"),
-        ("refund:ord_2", {"order_id": "ord_2"}),
-        ("refund:a\\:b", {"order_id": "a:b"}),
-        ("refund:a:b", "rest"),
-        ("refund:", "rest"),
-        ("pay.out", "dots"),
-        ("payxout", "rest"),
-    ],
-)
-def test_which_handler_a_scope_has(scope: str, found: object) -> None:
-    """An exact scope first, then templates in their order; a field takes one part; no text in them is a pattern."""
-    handlers = Handlers()
-    for name, template in [
-        ("t", "refund:{order_id}"),
-        ("dots", "pay.out"),
-        ("rest", "{any}"),
-        ("exact", "refund:ord_1"),
-    ]:
-        handlers.add(template, lambda operation, **_: None, Policy(run_max=len(name)))
-    handler, values = handlers.find(scope) or pytest.fail("none")
-    if isinstance(found, dict):
-        assert values == found
-    elif found == "rest":
-        assert values == {"any": scope}
-    else:
-        assert (values, handler.pattern.pattern) == ({}, {"exact": "refund:ord_1", "dots": r"pay\.out"}[str(found)])
-
-
-@pytest.mark.parametrize(
-    "scope", ["refund:{", "refund:{order.id}", "refund:{a}{b}", "refund:{a}:{a}", "refund:{a!r}", "{}"]
-)
-def test_malformed_templates_are_refused(scope: str) -> None:
-    """A template whose fields could not be told apart or named is refused with a sentence."""
-    with pytest.raises(ValueError, match=r"template|plain name"):
-        World().guard.recovers(scope)(finished)
-
-
-async def _coroutine(operation: object) -> None:
-    pass
-
-
-def test_a_scope_has_one_handler_that_can_be_called() -> None:
-    """A second handler of a scope, a coroutine function and what is no function are refused when registered."""
-    guard = World().guard
-    guard.recovers(SCOPE)(finished)
-    with pytest.raises(ValueError, match="already"):
-        guard.recovers(SCOPE)(finished)
-    with pytest.raises(TypeError, match="AsyncGuard"):
-        guard.recovers("other")(_coroutine)
-    with pytest.raises(TypeError, match="must be a function"):
-        guard.recover({"third": 3})
 
 
 # -- again and again --------------------------------------------------------------------------------------------------

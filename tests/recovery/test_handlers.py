@@ -1,0 +1,69 @@
+"""Which handler a scope has, and which are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from notwice import Operation, Policy
+from notwice.recovery import Handlers
+from tests.unit.worlds import SCOPE, World
+
+
+def finished(operation: Operation) -> str:
+    return f"finished at attempt {operation.attempt}"
+
+
+@pytest.mark.parametrize(
+    ("scope", "found"),
+    [
+        ("refund:ord_1", "exact"),
+        ("refund:ord_2", {"order_id": "ord_2"}),
+        ("refund:a\\:b", {"order_id": "a:b"}),
+        ("refund:a:b", "rest"),
+        ("refund:", "rest"),
+        ("pay.out", "dots"),
+        ("payxout", "rest"),
+    ],
+)
+def test_which_handler_a_scope_has(scope: str, found: object) -> None:
+    """An exact scope first, then templates in their order; a field takes one part; no text in them is a pattern."""
+    handlers = Handlers()
+    for name, template in [
+        ("t", "refund:{order_id}"),
+        ("dots", "pay.out"),
+        ("rest", "{any}"),
+        ("exact", "refund:ord_1"),
+    ]:
+        handlers.add(template, lambda operation, **_: None, Policy(run_max=len(name)))
+    handler, values = handlers.find(scope) or pytest.fail("none")
+    if isinstance(found, dict):
+        assert values == found
+    elif found == "rest":
+        assert values == {"any": scope}
+    else:
+        assert (values, handler.pattern.pattern) == ({}, {"exact": "refund:ord_1", "dots": r"pay\.out"}[str(found)])
+
+
+@pytest.mark.parametrize(
+    "scope", ["refund:{", "refund:{order.id}", "refund:{a}{b}", "refund:{a}:{a}", "refund:{a!r}", "{}"]
+)
+def test_malformed_templates_are_refused(scope: str) -> None:
+    """A template whose fields could not be told apart or named is refused with a sentence."""
+    with pytest.raises(ValueError, match=r"template|plain name"):
+        World().guard.recovers(scope)(finished)
+
+
+async def _coroutine(operation: object) -> None:
+    pass
+
+
+def test_a_scope_has_one_handler_that_can_be_called() -> None:
+    """A second handler of a scope, a coroutine function and what is no function are refused when registered."""
+    guard = World().guard
+    guard.recovers(SCOPE)(finished)
+    with pytest.raises(ValueError, match="already"):
+        guard.recovers(SCOPE)(finished)
+    with pytest.raises(TypeError, match="AsyncGuard"):
+        guard.recovers("other")(_coroutine)
+    with pytest.raises(TypeError, match="must be a function"):
+        guard.recover({"third": 3})
