@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _ROUNDS_S: Final = (12.0, 21.0, 34.0, 55.0, 89.0)
 _PLANS: Final = Table((Plan.plain, 3), (None, 2))
-_SCOPES: Final = ("charge", "refund")
+_SCOPES: Final[tuple[str, ...]] = ("charge", "refund")
 
 
 class Worker:
