@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 _ROUNDS_S: Final = (12.0, 21.0, 34.0, 55.0, 89.0)
 _PLANS: Final = Table((Plan.plain, 3), (None, 2))
-_SCOPES: Final[tuple[str, ...]] = ("charge", "refund")
+_SCOPES: Final = ("charge", "refund")
 
 
 class Worker:
@@ -56,7 +57,7 @@ class _Round:
         VISIT.set(self)
         for order in self._payments.orders:
             self._visits[order.name] = self._visit(order.name)
-        handlers = dict.fromkeys(_SCOPES, self._handle)
+        handlers: dict[str, Callable[..., Coroutine[Any, Any, object]]] = dict.fromkeys(_SCOPES, self._handle)
         policy = POLICIES[Family.DEDUPLICATED, self._program.face.blocking][0]
         try:
             await self._program.face.recover(handlers, policy)
