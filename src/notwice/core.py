@@ -39,7 +39,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping
 from typing import Any, Final, NamedTuple
 
-from notwice.codec import closed_reason
+from notwice.codec import closed_reason, is_step_at_home
 from notwice.model import (
     AGE_UNKNOWN_MS,
     IN_PROGRESS,
@@ -370,8 +370,13 @@ def checkpointed(record: Record, etag: bytes, *, point: str, data: bytes) -> Rec
 
 
 def stepped(record: Record, etag: bytes, *, label: str, data: bytes) -> Record:
-    """The record with one more step done. The steps that ran within it are part of it now."""
-    kept = tuple(entry for entry in record.progress if not entry[0].startswith(f"{label}/"))
+    """The record with one more step done. The steps that ran within it are part of it now; checkpoints stay."""
+    below = f"{label}/"
+    kept = tuple(
+        (point, kept_data)
+        for point, kept_data in record.progress
+        if not point.startswith(below) or is_step_at_home(kept_data) is None
+    )
     return checkpointed(record._replace(progress=kept), etag, point=label, data=data)
 
 

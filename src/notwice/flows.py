@@ -121,7 +121,7 @@ class Ownership:
 def begin(
     ask: Ask, sent: Sent, *, orphans: Orphans, new_etag: NewEtag
 ) -> Generator[Op, Reply, Ownership | Replay | InProgress | Unresolved | Mismatch | None]:
-    """Claim the operation, or say why not; ``None``: nothing that counts is there, and the ask creates nothing.
+    """Claim the operation, or say why not; ``None``: there is nothing to take over, and the ask begins nothing.
 
     `sent` holds every claim that was sent and that nobody confirmed or refused: whoever drives this puts what is left
     of it on the process's list.
@@ -149,8 +149,8 @@ def begin(
             return Ownership(decision.record, _confirmed(decision.record, op, sent))
         _answered(op, reply, sent)
         match decision:
-            case core.Replace() if not ask.creates:
-                return None
+            case core.Replace() | core.Reclaim(anew=True) if not ask.creates:
+                return None  # a worker begins nothing, and what an operator has freed waits for its next retry
             case core.Replace(prior):
                 record, claim = core.fresh(ask, new_etag()), CREATED
                 op = Swap(record, prior.etag) if prior else Insert(record)

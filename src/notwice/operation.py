@@ -72,8 +72,9 @@ class Operation(OperationBase):
         self._move(self._completing(OMITTED, why))
 
     def checkpoint(self, point: str, data: object = None, *, transaction: object = None) -> None:
-        """Keep that the step `point` is done, with its result `data`, for a later attempt to see."""
+        """Keep that the step `point` is done, with its result `data`: `step` gives that, and runs nothing."""
         self._move(self._checkpointing(point, data), transaction)
+        self._checkpointed(point, data, transaction)
 
     def step(self, name: str, function: Callable[[], _T]) -> _T:
         """Run a part of the handler once, and give its result: again, without running it, when recovered.
@@ -237,8 +238,9 @@ class AsyncOperation(OperationBase):
         await self._move(self._completing(OMITTED, why))
 
     async def checkpoint(self, point: str, data: object = None, *, transaction: object = None) -> None:
-        """Keep that the step `point` is done, with its result `data`, for a later attempt to see."""
+        """Keep that the step `point` is done, with its result `data`: `step` gives that, and runs nothing."""
         await self._move(self._checkpointing(point, data), transaction)
+        self._checkpointed(point, data, transaction)
 
     async def step(self, name: str, function: Callable[[], Awaitable[_T]]) -> _T:
         """Run a part of the handler once, and give its result: again, without running it, when recovered.

@@ -249,6 +249,11 @@ class OperationBase:
         self._own.touched = True
         return Move("", change)
 
+    def _checkpointed(self, point: str, data: object, transaction: object) -> None:
+        """Let the steps of this attempt know of a checkpoint that is stored, as those of the next one will."""
+        if self._steps is not None and transaction is None and self._within is None:
+            self._steps.checkpointed(point, encode_value(data))
+
     def _stepping(self, step: Step) -> Move:
         change = partial(core.stepped, label=step.label, data=step._data or b"")
         self._check_room(change)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
 import re
 import threading
@@ -30,8 +31,8 @@ EVERY_SECONDS: Final = 10.0
 LOOKING_TIMES: Final = 20  # a round that found nothing to do and took a second is good for twenty
 
 _LOG: Final = logging.getLogger("notwice")
-_VALUE: Final = r"(?:[^:\\]|\\.)+"  # as `notwice.identity` escapes it
-_ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
+_VALUE: Final = r"(?:[^:\\]|\\[:\\])+"  # as `notwice.identity` escapes it; what nobody escaped so is another text
+_ESCAPED: Final = re.compile(r"\\(.)")
 
 
 class Round(NamedTuple):
@@ -66,6 +67,14 @@ class Handler(NamedTuple):
     function: Callable[..., Any]
     policy: Policy | None
     needs_request: bool
+    whole: bool
+
+    def values(self, scope: str) -> Mapping[str, str] | None:
+        """What the template's fields stand for in a scope; ``None`` if it does not fit."""
+        found = self.pattern.fullmatch(scope)
+        if found is None or self.whole:
+            return found and found.groupdict()
+        return {name: _ESCAPED.sub(r"\1", text) for name, text in found.groupdict().items()}
 
 
 class Work(NamedTuple):
@@ -97,7 +106,11 @@ class Handlers:
         *,
         needs_request: bool = False,
     ) -> None:
-        """Register a handler. Raises `ValueError` for a malformed template, or for one that has a handler already."""
+        """Register a handler.
+
+        Raises `ValueError` for a malformed template, or for one that has a handler already, and `TypeError` for what
+        can't be called with an operation and the template's fields: each call would use up an attempt.
+        """
         if scope in self._exact or scope in self._templates:
             message = f"the scope {scope!r} has a handler for recovery already; register one for each scope"
             raise ValueError(message)
@@ -105,14 +118,16 @@ class Handlers:
             message = f"the handler of the scope {scope!r} must be a function that is given the operation"
             raise TypeError(message)
         pattern = _pattern(scope)
-        (self._templates if pattern.groups else self._exact)[scope] = Handler(pattern, function, policy, needs_request)
+        _check_parameters(function, scope, tuple(pattern.groupindex))
+        handler = Handler(pattern, function, policy, needs_request, whole=_is_one_field(scope))
+        (self._templates if pattern.groups else self._exact)[scope] = handler
 
     def find(self, scope: str) -> tuple[Handler, Mapping[str, str]] | None:
         """The handler of a scope, with the values of its template's fields."""
         for handler in (*filter(None, [self._exact.get(scope)]), *self._templates.values()):
-            found = handler.pattern.fullmatch(scope)
-            if found is not None:
-                return handler, {name: _ESCAPED.sub(r"\1", text) for name, text in found.groupdict().items()}
+            values = handler.values(scope)
+            if values is not None:
+                return handler, values
         return None
 
 
@@ -188,7 +203,7 @@ def _pattern(template: str) -> re.Pattern[str]:
     if "{" not in template:
         return re.compile(re.escape(template))
     fields = template_fields(template)
-    value = "(?s:.+)" if template == f"{{{''.join(fields)}}}" else _VALUE
+    value = "(?s:.+)" if _is_one_field(template) else _VALUE
     parts: list[str] = []
     for literal, field, _, _ in Formatter().parse(template):
         parts.append(re.escape(literal))
@@ -198,3 +213,19 @@ def _pattern(template: str) -> re.Pattern[str]:
                 raise ValueError(message)
             parts.append(f"(?P<{field}>{value})")
     return re.compile("".join(parts), re.DOTALL)
+
+
+def _is_one_field(template: str) -> bool:
+    """Whether a template is one field and nothing else: it takes the scope as it is."""
+    return "{" in template and template == f"{{{''.join(template_fields(template))}}}"
+
+
+def _check_parameters(function: Callable[..., Any], scope: str, fields: tuple[str, ...]) -> None:
+    try:
+        inspect.signature(function).bind(None, **dict.fromkeys(fields))
+    except TypeError as error:
+        taken = ", ".join(("the operation", *fields))
+        message = f"the handler of the scope {scope!r} is called with {taken}, and can't be: {error}"
+        raise TypeError(message) from error
+    except ValueError:  # what is no Python function may not say what it takes
+        return

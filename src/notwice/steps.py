@@ -4,9 +4,10 @@ A step runs once, its result is kept in the record, and a recovered operation is
 this each call of a step must find its own result again, whatever the order in which branches come to it:
 
 **Names.** The n-th call of a name that returned is its occurrence n: ``pay``, ``pay#2``, ``pay#3``. A call that raised
-leaves no result, so the next call of that name is the same step once more, with the same downstream key. Within a
-step, names stand below it: ``trip/hotel``. Two unfinished steps of one name would be told apart by nothing but
-chance: the second is refused, and parallel branches give their steps names of their own.
+leaves no result, so the next call of that name is the same step once more, with the same downstream key. Within a step,
+names stand below it, ``trip/hotel``, and are counted anew by each call of it: where ``trip`` raised after its hotel,
+its next call is given that hotel, as a recovered one is. Two unfinished steps of one name would be told apart by
+nothing but chance: the second is refused, and parallel branches give their steps names of their own.
 
 **Order.** A step is kept before its call returns, so whatever it was called after is kept as well, or still runs around
 it. Hence a handler that is as it was asks for every kept step without the help of a new one: *no new step runs while a
@@ -21,7 +22,6 @@ import contextlib
 import contextvars
 import re
 import threading
-from collections import Counter
 from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import Final, Protocol, cast
@@ -72,12 +72,18 @@ class Step:
     or a backslash that is part of a name has a backslash before it.
     """
 
-    __slots__ = ("_data", "_owner", "_path", "_token", "_value", "label")
+    __slots__ = ("_around", "_counts", "_data", "_owner", "_path", "_siblings", "_token", "_value", "label")
 
-    def __init__(self, owner: Derives, path: str, label: str) -> None:
+    def __init__(self, owner: Derives, path: str, label: str, *, around: Step | None, siblings: dict[str, int]) -> None:
         self._owner = owner
         self._path = path
         self.label = label
+        self._around = around
+        """The step whose function calls it, be it another operation's."""
+        self._siblings = siblings
+        """How many calls of each name have returned within the call around this one, by path."""
+        self._counts: dict[str, int] = {}
+        """The same within this call."""
         self._data: bytes | None = None
         """Its result as it is kept; ``None``: it has none yet."""
         self._value: object = None
@@ -114,7 +120,8 @@ class Steps:
             for label, data in progress
             if (at_home := is_step_at_home(data)) is not None and not self._is_below_a_kept_one(label)
         }
-        self._returned: Counter[str] = Counter()
+        self._counts: dict[str, int] = {}
+        self._asked = False
         self._running: set[str] = set()
         self._unwritten: dict[str, Step] = {}
         self._wakes: list[Callable[[], None]] = []
@@ -126,18 +133,20 @@ class Steps:
         if not isinstance(cast("object", name), str) or not 0 < len(name) <= NAME_CHARACTERS_MAX:
             message = f"a step is named by a text of 1 to {NAME_CHARACTERS_MAX} characters, not by {name!r}"
             raise ValueError(message)
-        around = _CURRENT.get(None)
+        around = caller = _CURRENT.get(None)
+        while around is not None and around._owner is not self._owner:
+            around = around._around
         path = _RESERVED.sub(r"\\\g<0>", name)
-        if around is not None and around._owner is self._owner:
-            path = f"{around.label}/{path}"
+        path, counts = (path, self._counts) if around is None else (f"{around.label}/{path}", around._counts)
         with self._lock:
+            self._asked = True
             if path in self._running:
                 raise StepRunning(path, operation=self._owner.operation)
             self._running.add(path)
-            count = self._returned[path] + 1
+            count = counts.get(path, 0) + 1
             label = path if count == 1 else f"{path}#{count}"
             self._unasked.pop(label, None)
-            step = self._unwritten.get(label) or Step(self._owner, path, label)
+            step = self._unwritten.get(label) or Step(self._owner, path, label, around=caller, siblings=counts)
             step._data = step._data if step._data is not None else self._kept.get(label)
         self._wake()
         return step
@@ -147,7 +156,7 @@ class Steps:
         return any(label[:place] in self._kept for place, character in enumerate(label) if character == "/")
 
     def is_kept(self, step: Step) -> bool:
-        """Whether an earlier attempt has done it."""
+        """Whether it is done: by an earlier attempt, or by an earlier call of the step around it."""
         return step.label in self._kept
 
     def ran(self, step: Step, value: object, *, lane: object) -> None:
@@ -160,8 +169,17 @@ class Steps:
     def returned(self, step: Step) -> None:
         """The step has given its result: the next call of its name is another one."""
         with self._lock:
-            self._returned[step._path] += 1
+            step._siblings[step._path] = step._siblings.get(step._path, 0) + 1
             self._unwritten.pop(step.label, None)
+            self._kept[step.label] = step._data or b""
+            if step._counts:  # what ran within it is part of it now
+                for label in [label for label in self._kept if label.startswith(f"{step.label}/")]:
+                    del self._kept[label]
+
+    def checkpointed(self, point: str, data: bytes) -> None:
+        """A checkpoint says that the step of its name is done, in this attempt as in the next."""
+        with self._lock:
+            self._kept[point] = data
 
     def close(self, step: Step) -> None:
         """End the call of a step, whatever came of it."""
@@ -192,7 +210,7 @@ class Steps:
     def check_all_asked(self) -> None:
         """Raise `StepsChanged` if the handler ends without having asked for every step that is kept."""
         with self._lock:
-            if self._changed or (self._unasked and (self._returned or self._running)):
+            if self._changed or (self._unasked and self._asked):
                 raise self._refusal("")
 
     def _refusal(self, label: str) -> StepsChanged:

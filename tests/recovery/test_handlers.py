@@ -19,6 +19,10 @@ def finished(operation: Operation) -> str:
         ("refund:ord_1", "exact"),
         ("refund:ord_2", {"order_id": "ord_2"}),
         ("refund:a\\:b", {"order_id": "a:b"}),
+        ("refund:a\\\\b", {"order_id": "a\\b"}),
+        ("refund:a\\b", "rest"),
+        ("refund:a\\", "rest"),
+        ("any\\:thing\\", "rest"),
         ("refund:a:b", "rest"),
         ("refund:", "rest"),
         ("pay.out", "dots"),
@@ -26,7 +30,11 @@ def finished(operation: Operation) -> str:
     ],
 )
 def test_which_handler_a_scope_has(scope: str, found: object) -> None:
-    """An exact scope first, then templates in their order; a field takes one part; no text in them is a pattern."""
+    """An exact scope first, then templates in their order; a field takes one part; no text in them is a pattern.
+
+    A text that was not escaped as a tuple's part is fits no field: what it stands for would be guessed. A field alone
+    takes the scope as it is.
+    """
     handlers = Handlers()
     for name, template in [
         ("t", "refund:{order_id}"),
@@ -67,3 +75,13 @@ def test_a_scope_has_one_handler_that_can_be_called() -> None:
         guard.recovers("other")(_coroutine)
     with pytest.raises(TypeError, match="must be a function"):
         guard.recover({"third": 3})
+
+
+def test_a_handler_that_can_not_be_called_is_refused_before_it_uses_up_attempts() -> None:
+    """What takes no operation, or not the fields of its template, is refused when it is registered, with a sentence."""
+    guard = World().guard
+    for scope in ("refund:{order_id}", "refund:{operation}"):
+        with pytest.raises(TypeError, match=r"called with the operation, (order_id|operation), and can't be"):
+            guard.recovers(scope)(finished)
+    with pytest.raises(TypeError, match="called with the operation, and can't be"):
+        guard.recovers("refund")(lambda: None)

@@ -168,7 +168,9 @@ def test_what_nobody_handles_is_counted() -> None:
     world = World()
     crashed(world)
     assert world.guard.recover({}) == Round(unhandled=1)
-    assert world.guard.recover({"refund": finished, "refund:{a}:{b}": finished}) == Round(unhandled=1)
+    assert world.guard.recover({"refund": finished, "refund:{a}:{b}": lambda operation, **_: None}) == Round(
+        unhandled=1
+    )
     assert world.view().record.attempt == 1
 
 
@@ -222,6 +224,18 @@ def test_a_worker_creates_nothing() -> None:
     world.guard.operations = lambda **_: iter(seen)  # it has looked before
     assert world.guard.recover({SCOPE: finished}) == Round(elsewhere=1)
     assert world.view() is None
+
+
+def test_what_is_released_meanwhile_waits_for_its_next_retry() -> None:
+    """What an operator freed between a worker's look and its claim is run by a retry, and not by the worker."""
+    world = World(recovery=rerun)
+    world.own().suspend()
+    seen = list(world.guard.operations(unresolved=True))
+    world.guard.release(world.view(), who="Ada", why="it did not happen", new_downstream_key=True)
+    world.guard.operations = lambda **_: iter(seen)  # it has looked before
+    assert world.guard.recover({SCOPE: finished}) == Round(elsewhere=1)
+    assert (world.view().record.released, world.view().record.attempt) == (Released.OPERATOR, 1)
+    assert world.own().attempt == 2
 
 
 def test_what_a_begin_left_unanswered_keeps_its_request() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from notwice import core
+from notwice.codec import encode_step
 from notwice.core import Adopt, Ask, Claim, Own, Reclaim, Refuse, Replace
 from notwice.model import (
     AGE_UNKNOWN_MS,
@@ -378,10 +379,12 @@ def test_a_checkpoint_is_added_or_takes_the_place_of_its_name() -> None:
 
 
 def test_a_step_takes_the_place_of_the_steps_within_it() -> None:
-    """P7: those below its label go, those whose names only begin alike stay."""
-    record = FULL._replace(progress=(("a/1", b"1"), ("ab", b"2"), ("a/2/x", b"3")))
-    done = core.stepped(record, b"new", label="a", data=b"4")
-    assert done == record._replace(etag=b"new", recovery_point="a", progress=(("ab", b"2"), ("a", b"4")))
+    """P7: those below its label go; those whose names only begin alike stay, and so does what was checkpointed."""
+    step = encode_step(1, at_home=True)
+    record = FULL._replace(progress=(("a/1", step), ("ab", step), ("a/2/x", step), ("a/3", b"checkpoint")))
+    done = core.stepped(record, b"new", label="a", data=step)
+    kept = (("ab", step), ("a/3", b"checkpoint"), ("a", step))
+    assert done == record._replace(etag=b"new", recovery_point="a", progress=kept)
 
 
 def test_progress_has_limits_of_points_and_of_bytes() -> None:
