@@ -1,7 +1,8 @@
 """Ready-made `reconcile` functions that look an effect up over HTTP, at any provider with a REST interface.
 
 Whatever is not a plain answer is "unknown": a time-out, a refused connection, a redirect, a status other than 200, a
-body that is no JSON or too large, an effect that is not this operation's, two where one was expected. Each is raised as
+body that is compressed, too large or no JSON, a member that is there twice, an effect that is not this operation's, two
+where one was expected. Each is raised as
 `LookupFailed`, whose reason stands in the record for people; the guard takes any exception for "unknown", and asks
 again after its pause. That the provider knows of no effect is unknown, too, unless ``absent=NOT_APPLIED`` says
 otherwise: a list that lags and a request that is still on its way look the same.
@@ -17,7 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from string import Formatter
 from typing import Any, Final, NamedTuple, Protocol, cast
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from notwice import identity
 from notwice.model import Record, RecordView
@@ -28,8 +29,9 @@ __all__ = ["AsyncRestLookup", "LookupFailed", "RestLookup"]
 ANSWER_BYTES_MAX: Final = 2**20
 OK: Final = 200
 GONE: Final = (404, 410)
+OWN: Final = frozenset({"downstream_key", "downstream_uuid", "key", "scope", "operation"})
 FIELDS: Final = ("downstream_key", "downstream_uuid", "key", "scope", "namespace", "operation")
-"""What a template may name."""
+"""What a template may name. What a namespace alone names is others', too."""
 
 _SHOWN_CHARACTERS: Final = 40
 
@@ -108,6 +110,11 @@ class RestLookup:
             raise ValueError(f"absent must be UNKNOWN or NOT_APPLIED, not {self.absent!r}")
         for text in (self.url, *self.matches.values(), *_texts(self.body)):
             _check_template(text)
+        if not any(OWN.intersection(_named(text)) for text in self.matches.values()):
+            raise ValueError(
+                "matches says nothing of the one operation, so that another's effect would be taken for its own: name "
+                f"one of {', '.join(sorted(OWN))} in it"
+            )
         seconds("timeout", self.timeout)
         _httpx()
 
@@ -120,7 +127,8 @@ class RestLookup:
                 httpx.Client(timeout=limit, verify=asked.secure, follow_redirects=False) as client,
                 client.stream(asked.method, asked.url, headers=asked.headers, json=asked.document) as response,
             ):
-                for chunk in response.iter_bytes():
+                _check_plain(response.headers)
+                for chunk in response.iter_raw():
                     _take(body, chunk)
                     if time.monotonic() > deadline:
                         raise LookupFailed("the provider did not answer in time")
@@ -142,7 +150,8 @@ class AsyncRestLookup(RestLookup):
                 httpx.AsyncClient(timeout=limit, verify=asked.secure, follow_redirects=False) as client,
                 client.stream(asked.method, asked.url, headers=asked.headers, json=asked.document) as response,
             ):
-                async for chunk in response.aiter_bytes():
+                _check_plain(response.headers)
+                async for chunk in response.aiter_raw():
                     _take(body, chunk)
         except TimeoutError as error:
             raise LookupFailed("the provider did not answer in time") from error
@@ -174,7 +183,7 @@ def judged(lookup: RestLookup, operation: _Operation, answer: _Answer) -> Applie
     if answer.status != OK:
         raise LookupFailed(f"the provider answered with status {answer.status}")
     try:
-        document = json.loads(answer.body)
+        document = json.loads(answer.body, object_pairs_hook=_members, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise LookupFailed("the provider's answer is no JSON") from error
     effects = [document] if lookup.items is None else _at(document, lookup.items)
@@ -219,8 +228,11 @@ def _asked(lookup: RestLookup, operation: _Operation) -> Asked:
     facts = _facts(lookup, operation)
     headers = lookup.headers() if callable(lookup.headers) else lookup.headers
     url = _filled(lookup.url, {name: quote(text, safe="") for name, text in facts.items()})
+    if {".", ".."}.intersection(urlsplit(url).path.split("/")):
+        raise LookupFailed("a dot is no name in an address: it would be looked for somewhere else")
     document = None if lookup.body is None else _filled_document(lookup.body, facts)
-    return Asked("GET" if document is None else "POST", url, {"accept": "application/json", **headers}, document)
+    headers = {"accept": "application/json", **headers, "accept-encoding": "identity"}
+    return Asked("GET" if document is None else "POST", url, headers, document)
 
 
 def _facts(lookup: RestLookup, operation: _Operation) -> dict[str, str]:
@@ -254,6 +266,10 @@ def _texts(part: Any) -> Iterator[str]:  # noqa: ANN401 - any part of a JSON doc
             yield from _texts(value)
 
 
+def _named(template: str) -> set[str | None]:
+    return {field for _, field, _, _ in Formatter().parse(template)}
+
+
 def _check_template(template: str) -> None:
     try:
         pieces = list(Formatter().parse(template))
@@ -267,6 +283,27 @@ def _check_template(template: str) -> None:
 
 
 # -- what was answered ------------------------------------------------------------------------------------------------
+
+
+def _check_plain(headers: Mapping[str, str]) -> None:
+    """Refuse what is compressed: a few bytes could fill the memory, and nobody asked for that."""
+    coding = headers.get("content-encoding", "identity")
+    if coding.strip().lower() != "identity":
+        raise LookupFailed(
+            f"the provider's answer is compressed by {coding[:_SHOWN_CHARACTERS]}, and nobody asked for it"
+        )
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of the answer. One that says two things by one name says nothing certain."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise LookupFailed("the provider's answer has an object with two members of one name")
+    return found
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(text)  # JSON has no NaN and no infinity
 
 
 def _take(body: bytearray, chunk: bytes) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import gzip
 import json
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -98,7 +100,7 @@ async def test_the_key_of_a_step(provider: Provider) -> None:
 
 async def test_one_effect_under_its_own_address(provider: Provider) -> None:
     """Without a list the answer is the effect itself; its 404 is unknown, unless the setting says otherwise."""
-    single = {"items": None, "more": None, "url": provider.url + "/refunds/{operation}", "matches": {"id": "re_1"}}
+    single = {"items": None, "more": None, "url": provider.url + "/refunds/{operation}"}
     provider.answer = lambda request: say(request, 200, effect())
     assert await asked(provider, **single) == Applied(effect())
     for status in (404, 410):
@@ -136,7 +138,19 @@ async def test_what_stands_in_an_address_is_escaped(provider: Provider) -> None:
     assert provider.asked[-1][1] == "/x/a%2Fb%3Fc%3Dd%26e?k=k%26x%3D1%2F..%2F2"
 
 
+@pytest.mark.parametrize("key", [".", ".."])
+async def test_a_key_that_is_a_dot_is_looked_for_nowhere(provider: Provider, key: str) -> None:
+    """A client of HTTP would take it out of the address, and "not found" would be said of something else."""
+    operation = World().guard.begin(SCOPE, key)
+    with pytest.raises(LookupFailed, match="a dot is no name"):
+        RestLookup(**settings(provider, url=provider.url + "/x/{key}", absent=NOT_APPLIED))(operation)
+    assert provider.asked == []
+
+
 # -- what says nothing ------------------------------------------------------------------------------------------------
+
+KEY_OF_IT = reference().encode()
+BOMB = gzip.compress(b" " * (64 * ANSWER_BYTES_MAX))
 
 LIES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "an error": (lambda request: say(request, 500, {"data": [effect()]}), "status 500"),
@@ -161,6 +175,26 @@ LIES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "more": (lambda request: say(request, 200, {"data": [], "has_more": True}), "none of this one"),
     "failed and more": (lambda request: say(request, 200, {"data": [effect("failed")], "has_more": 1}), "'failed'"),
     "half failed": (lambda request: say(request, 200, {"data": [effect("failed"), effect("new")]}), "'new'"),
+    "two states": (
+        lambda request: say(
+            request, 200, b'{"data": [{"reference": "%b", "status": "failed", "status": "succeeded"}]}' % KEY_OF_IT
+        ),
+        "two members of one name",
+    ),
+    "two lists": (lambda request: say(request, 200, b'{"data": [1], "data": []}'), "two members of one name"),
+    "no number": (lambda request: say(request, 200, b'{"data": [], "x": NaN}'), "no JSON"),
+    "another type": (
+        lambda request: say(request, 200, {"data": [effect(reference=[reference()])]}),
+        "none of this one",
+    ),
+    "compressed": (
+        lambda request: say(request, 200, zlib.compress(b'{"data": []}'), **{"content-encoding": "deflate"}),
+        "compressed by deflate",
+    ),
+    "a bomb": (
+        lambda request: say(request, 200, BOMB, **{"content-encoding": "gzip"}),
+        "compressed by gzip",
+    ),
     "endless": (lambda request: say(request, 200, b" " * (ANSWER_BYTES_MAX + 1)), "longer than"),
 }
 
@@ -276,6 +310,7 @@ async def test_a_loop_asks_without_being_blocked(provider: Provider) -> None:
         ({"url": "https://h/{"}, "malformed"),
         ({"matches": {}}, "matches is empty"),
         ({"matches": {"a": "{order}"}}, "names nothing"),
+        ({"matches": {"type": "refund", "tenant": "{namespace}"}}, "says nothing of the one operation"),
         ({"body": {"a": ["{x}"]}}, "names nothing"),
         ({"state": None}, "are states"),
         ({"applied": []}, "needs applied"),
