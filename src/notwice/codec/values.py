@@ -188,9 +188,8 @@ def _zone_parts(value: datetime | time) -> list[object]:
     if isinstance(zone, ZoneInfo) and zone.key:
         return [zone.key, shift, None]
     if offset is None:
-        raise EncodingError(
-            f"a zone of type {type(zone).__qualname__} gives no offset from UTC; return a datetime with a timezone or a ZoneInfo"
-        )
+        kind = type(zone).__qualname__
+        raise EncodingError(f"a zone of type {kind} gives no offset; return a datetime with a timezone or a ZoneInfo")
     name = zone.tzname(None) if isinstance(zone, timezone) else None
     return [None, shift, None if name == timezone(offset).tzname(None) else name]
 
