@@ -6,7 +6,7 @@ import pytest
 
 from notwice.model import Released, State
 from notwice.testing.auditor import Kind, audit
-from notwice.testing.history import Answer, Outcome, Verdict
+from notwice.testing.history import Answer, Disturbance, Outcome, Verdict
 from tests.simulation.tales import HOLD, LEASE_MS, OK, RECONCILE, RERUN, Tale, terms
 
 LAPSED = LEASE_MS + 1
@@ -72,6 +72,21 @@ SOUND: dict[str, Tale] = {
     .writes("b", State.IN_PROGRESS)
     .gets("b", Outcome.CANCELLED)
     .writes("", State.ACCEPTED, released=Released.AS_NEW),
+    "rerun: its time is not over by a wall clock that was set back": Tale(terms(RERUN.recovery, rerun_within_ms=2_000))
+    .works("a", key="k")
+    .dies("a")
+    .breaks(Disturbance.CLOCK_STEP, by_ms=-60_000)
+    .later(3_000)
+    .finishes("b", 2),
+    "a process is stopped again just when its caller is told": Tale()
+    .asks("a", answer_within_ms=100)
+    .runs("a")
+    .charges("a")
+    .makes("a")
+    .breaks(Disturbance.PAUSED, "a")
+    .later(3_000)
+    .gets("a", Outcome.DONE, OK)
+    .breaks(Disturbance.RESUMED, "a"),
     "reconcile: an owner acts after all had been silent for long": Tale(RECONCILE)
     .asks("a")
     .gets("a", Outcome.OWNED, attempt=1)

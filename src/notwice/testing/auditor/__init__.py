@@ -68,6 +68,7 @@ class _Judge:
         self._processes: dict[str, Process] = {}
         self._calm: Calm | None = None
         self._steps_ms = 0
+        self._stepped = False
         self._rebooted_ns = -1
 
     def see(self, event: Event) -> Iterable[Violation]:
@@ -98,7 +99,7 @@ class _Judge:
     def _line(self, name: Name) -> Line:
         line = self._lines.get(name)
         if line is None:
-            line = Line(name, steps_ms=self._steps_ms, rebooted_ns=self._rebooted_ns)
+            line = Line(name, steps_ms=self._steps_ms, stepped=self._stepped, rebooted_ns=self._rebooted_ns)
             self._lines[name] = line
         return line
 
@@ -228,12 +229,14 @@ class _Judge:
                 process.stopped_at_ns = None
             case Disturbance.CLOCK_STEP:
                 self._steps_ms += max(event.by_ms, 0)
+                self._stepped = True
             case Disturbance.REBOOT:
                 self._rebooted_ns = event.at_ns
             case _:
                 pass
         for line in self._lines.values():
-            line.steps_ms, line.rebooted_ns = self._steps_ms, self._rebooted_ns
+            line.steps_ms, line.stepped = self._steps_ms, self._stepped
+            line.rebooted_ns = self._rebooted_ns
 
 
 def _produced(line: Line, call: Call, event: Produced) -> None:

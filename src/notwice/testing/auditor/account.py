@@ -60,7 +60,7 @@ class Process:
 
     def stopped_until(self, at_ns: int) -> int:
         """For how long it has been stopped in all."""
-        return self.stopped_ns + (0 if self.stopped_at_ns is None else at_ns - self.stopped_at_ns)
+        return self.stopped_ns + (0 if self.stopped_at_ns is None else max(0, at_ns - self.stopped_at_ns))
 
 
 @dataclass(slots=True, eq=False)
@@ -165,6 +165,7 @@ class Line:
     etags: set[bytes] = field(default_factory=set[bytes])
     attempts_written: set[int] = field(default_factory=set[int])
     steps_ms: int = 0
+    stepped: bool = False
     rebooted_ns: int = -1
     born_ns: int = -1
 

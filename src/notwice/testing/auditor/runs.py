@@ -137,7 +137,7 @@ def _forbidden(line: Line, life: Life, claim: Claim) -> Iterator[Violation]:
         case RecoveryKind.RECONCILE:
             what = _not_settled(claim, stored, life=life, rebooted_ns=line.rebooted_ns)
         case RecoveryKind.RERUN:
-            what = _exhausted(claim, stored, life=life, stepped=line.steps_ms > 0)
+            what = _exhausted(claim, stored, life=life, stepped=line.stepped)
     if what:
         events = [each.event for each in life.claims[-1:]]
         yield Violation(Kind.UNLAWFUL_RUN, line.name, what, (*events, claim.event))

@@ -24,10 +24,11 @@ _RARELY: Final = Table((False, 5), (True, 1))
 
 
 class Console:
-    """Looks operations up, thinks, and then makes a move on what it saw."""
+    """Looks operations up, thinks, and makes a move on what it saw. `found` is the answer that it resolves with."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, found: object) -> None:
         self._world = world
+        self._found = found
         self._process = Process(world, "console")
         self._guard = self._process.guard()
         self._moves = 0
@@ -59,9 +60,9 @@ class Console:
             kind = choices.below(3)
             if kind == 1:
                 event = replace(
-                    event, move=OperatorMove.RESOLVE, answer=answer_of(result_of("looked up"), failed=False)
+                    event, move=OperatorMove.RESOLVE, answer=answer_of(result_of(self._found), failed=False)
                 )
-                ask = partial(self._guard.resolve, view, "looked up", **options)
+                ask = partial(self._guard.resolve, view, self._found, **options)
             else:
                 options |= {"from_start": choices.of(_RARELY), "new_downstream_key": choices.of(_RARELY)}
                 event = replace(

@@ -19,7 +19,7 @@ from notwice.testing.simulate.provider import Provider
 from notwice.testing.simulate.recorder import Recorder
 from notwice.testing.simulate.visit import Plan, Visit
 from notwice.testing.simulate.weather import LEASE_S
-from notwice.testing.simulate.web import WebFace, WebVisit
+from notwice.testing.simulate.web import LOOKED_UP, WebFace, WebVisit
 from notwice.testing.simulate.worker import Worker
 from notwice.testing.simulate.world import MICROSECONDS, World
 
@@ -77,7 +77,7 @@ class Payments:
         promised = any(order.needs_deduplication for order in self.orders)
         self.provider: Final = Provider.drawn(world, choices, deduplicates=promised)
         self.calm = False
-        self.console: Final = Console(world)
+        self.console: Final = Console(world, found=LOOKED_UP if web else "looked up")
         if not web and choices.below(3) == 1:
             self.programs.append(Program(world, "worker", choices.of(_FACES)))
             self.worker: Final = Worker(self, self.programs[-1])

@@ -32,6 +32,8 @@ _CODES: Final = {
     "not_applied": Outcome.RAISED,
 }
 _JSON: Final = "application/json"
+LOOKED_UP: Final = Result(ResultKind.HTTP, b'"looked up"', 200, (("content-type", _JSON),))
+"""What an operator resolves with."""
 _STATUSES: Final = {
     Ending.ABANDON: 429,
     Ending.DECLINED: 402,
