@@ -85,8 +85,9 @@ def kept_request(data: bytes) -> None:
         return
     found = stored.restored(value)
     assert type(found.body) is bytes
-    for name, kind in (("method", str), ("scheme", str), ("path", str), ("raw_path", bytes), ("query_string", bytes)):
-        assert type(found.scope[name]) is kind
+    texts = ("method", "scheme", "path", "root_path")
+    assert {type(text) for text in (*map(found.scope.__getitem__, texts), *found.left_out)} == {str}
+    assert type(found.scope["raw_path"]) is type(found.scope["query_string"]) is bytes
     assert all(type(name) is type(line) is bytes for name, line in found.scope["headers"])
     assert found.scope["client"] is None or type(found.scope["client"][0]) is str
 

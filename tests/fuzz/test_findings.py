@@ -68,10 +68,13 @@ def test_a_password_in_the_place_of_a_port_is_not_repeated(url: str) -> None:
     assert refused.value.__cause__ is None
 
 
-@pytest.mark.parametrize("change", [{"method": 5}, {"scheme": None}, {"body": "text"}, {"client": {}}, {"form": 2}])
+@pytest.mark.parametrize(
+    "change", [{"method": 5}, {"scheme": None}, {"body": "text"}, {"client": {}}, {"form": 2}, {"root": 1}]
+)
 def test_a_stored_request_of_other_types_is_no_request(change: dict[str, Any]) -> None:
     """P14: a worker does not hand the application a method that is a number, or a body that is no bytes."""
-    request = {"form": 1, "method": "POST", "scheme": "http", "path": "/", "query": "", "headers": [], "client": "h"}
+    request: dict[str, Any] = {"form": 1, "method": "POST", "scheme": "http", "path": "/", "route": "/", "root": ""}
+    request |= {"query": "", "headers": [], "left_out": [], "client": "h"}
     assert stored.restored({**request, "body": b""}).scope["method"] == "POST"
     with pytest.raises(UnsupportedRecord, match="no HTTP request of this release"):
         stored.restored({**request, "body": b"", **change})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -54,10 +55,10 @@ class Shop:
             "type": "http",
             "method": "POST",
             "scheme": "https",
-            "path": "/pay/\N{EURO SIGN}",
+            "path": "/pay/\N{EURO SIGN}/rewritten",
             "raw_path": b"/pay/%E2%82%AC",
             "query_string": b"q=1&q=2",
-            "root_path": "",
+            "root_path": "/shop",
             "client": ("203.0.113.9", 4711),
             "headers": [(name.encode(), value.encode()) for name, value in {**HEADERS, **(headers or {})}.items()],
         }
@@ -81,7 +82,7 @@ class Shop:
         return view
 
 
-SAME = ("method", "scheme", "path", "raw_path", "query_string", "headers")
+SAME = ("method", "scheme", "path", "raw_path", "root_path", "query_string", "headers")
 HEADERS = {"idempotency-key": '"k-1"', "content-type": "application/json", "x-account": "a1", "accept": "a, b"}
 SECRETS = {
     "authorization": "Bearer s3cret",
@@ -138,6 +139,47 @@ async def test_the_answer_ends_the_operation_as_it_always_does(
     await shop.ask()
     assert await shop.guard.recover() == found
     assert (await shop.record()).state is state
+
+
+@pytest.mark.parametrize("secrets", [{}, SECRETS])
+@pytest.mark.parametrize("answer", [200, 204, 302, 400, 404, 422])
+async def test_without_its_credentials_a_refusal_proves_nothing(answer: int, secrets: dict[str, str]) -> None:
+    """T08: what was sent again without its credentials is finished by a 2xx only.
+
+    "Not allowed", "not found" and "sign in there" may be about what was left out: kept as the answer, they would tell
+    the caller to try again under another key, though the first time may have taken effect.
+    """
+    shop = Shop(OSError("gone"), answer)
+    await shop.ask(headers=secrets)
+    found = await shop.guard.recover()
+    record = (await shop.record()).record
+    if not secrets or answer < 300:
+        assert found == Round(finished=1)
+        return
+    assert (found, record.state, record.result) == (Round(failed=1), State.ACCEPTED, None)
+    assert f"the answer was {answer}" in record.error
+    assert "authorization, cookie" in record.error
+    assert "s3cret" not in record.error
+
+
+async def test_an_app_that_listens_for_the_end_is_told_of_it() -> None:
+    """After its answer an app is told that nobody listens any more, as by a server; before it, it is told nothing."""
+    shop = Shop(OSError("gone"))
+    await shop.ask()
+    told: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        listening = asyncio.ensure_future(receive())
+        await send({"type": "http.response.start", "status": 201, "headers": [(b"content-type", b"text/event-stream")]})
+        await asyncio.sleep(0)
+        told.append(str(listening.done()))
+        await send({"type": "http.response.body", "body": b"made", "more_body": False})
+        told.append((await listening)["type"])
+
+    shop.middleware.app = app
+    assert await shop.guard.recover() == Round(finished=1)
+    assert told == ["False", "http.disconnect"]
 
 
 async def test_without_the_policy_nothing_is_stored_and_nothing_sent() -> None:

@@ -87,14 +87,15 @@ class IdempotencyMiddleware:
 
         Register it with ``guard.recovers("http", needs_request=True)(middleware.rerun)``, by the scope of the policy.
         The request comes without what layers outside of this one would have put into its scope, and without its
-        credentials, unless ``stored_headers`` names them. Raises what the app raises.
+        credentials, unless ``stored_headers`` names them; where any were left out, only a 2xx finishes the operation,
+        or what the app says by the outcome header. Raises what the app raises.
         """
-        scope, content = restored(operation.request)
+        scope, content, left_out = restored(operation.request)
         request = _view(scope)
         body = Spool()
         body.write(content)
         guards = self._exchange.guards(request, operation.namespace, operation.scope)
-        await Run(self._exchange, operation, body=body, request=request, guards=guards).unseen(self.app)
+        await Run(self._exchange, operation, body=body, request=request, guards=guards).unseen(self.app, left_out)
 
     def _has_key(self, scope: Scope) -> bool:
         header = self._header

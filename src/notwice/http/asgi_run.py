@@ -49,6 +49,8 @@ class Run:
         self._detached = False  # nobody is left to send to
         self._cut_short = False  # the app knows it: what it ends now was not ended by itself
         self._held: list[bytes] = []
+        self._left_out: tuple[str, ...] = ()  # headers that the request had when it was first sent
+        self._unseen: asyncio.Event | None = None  # set once the answer that goes to nobody is whole
 
     async def serve(self, app: App, receive: Receive, send: Send) -> None:
         """Run the app in a task of its own; whoever cancels this one leaves it running."""
@@ -63,10 +65,17 @@ class Run:
             task.add_done_callback(_log_failure)
             raise
 
-    async def unseen(self, app: App) -> None:
+    async def unseen(self, app: App, left_out: tuple[str, ...]) -> None:
         """Run the app in this task, with nobody to send to: its answer ends the operation, and goes nowhere else."""
-        self._server_receive, self._server_send = _wait_for_ever, _drop
+        self._unseen, self._left_out = asyncio.Event(), left_out
+        self._server_receive, self._server_send = self._until_it_is_whole, _drop
         await self._run(app)
+
+    async def _until_it_is_whole(self) -> Message:
+        """What a server says to an app that goes on listening after its answer."""
+        assert self._unseen is not None  # `unseen` has made it
+        await self._unseen.wait()
+        return {"type": "http.disconnect"}
 
     async def _run(self, app: App) -> None:
         try:
@@ -159,8 +168,11 @@ class Run:
         lost = None
         if not self._operation.ended:
             whole = self._capture.sound and not self._cut_short
-            lost = await self._end(self._capture.ending if whole else None)
+            proves = self._capture.proves_without(self._left_out)
+            lost = await self._end(self._capture.ending if whole and proves else None)
         self._whole.set()
+        if self._unseen is not None:
+            self._unseen.set()
         if lost is not None and not self._opened:
             await give(self._exchange.error(lost, self._request), self._emit)
             self._opened = True
@@ -190,7 +202,7 @@ class Run:
                 case Ending.UNKNOWN:
                     await operation.suspend(f"the handler answered with status {result.status}", answer=result)
                 case None:
-                    await operation.suspend("the handler ended without a whole answer")
+                    await operation.suspend(self._why_open())
         except OwnershipLost as error:
             return None if ending is Ending.ABANDONED else error
         except NotwiceError:
@@ -198,6 +210,12 @@ class Run:
         finally:
             self._kept_back = ending is Ending.ABANDONED and not operation.freed
         return None
+
+    def _why_open(self) -> str:
+        if not self._capture.started or self._capture.proves_without(self._left_out):
+            return "the handler ended without a whole answer"
+        left_out = ", ".join(self._left_out)
+        return f"sent again without {left_out}, the answer was {self._capture.status}: it may be about these headers"
 
     async def _flush(self, *, more: bool) -> None:
         await self._open()
@@ -225,11 +243,6 @@ class Run:
             if may_break:
                 raise
             self._detached = True
-
-
-async def _wait_for_ever() -> Message:
-    await asyncio.Event().wait()
-    raise AssertionError  # nobody sets it
 
 
 async def _drop(_message: Message) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from notwice.http.exchange.headers import Headers, kept, values, without
@@ -13,6 +13,7 @@ BODILESS: Final = (204, 304)
 _ABANDONED: Final = "not-applied"
 _FINAL: Final = "final"
 _SUCCESS: Final = range(200, 400)
+_TAKEN: Final = range(200, 300)
 
 
 class Capture:
@@ -100,6 +101,14 @@ class Capture:
         if not self._said:
             return self._policy.ending(self.status)
         return self._declared_ending()
+
+    def proves_without(self, left_out: Collection[str]) -> bool:
+        """Whether the answer finishes a request that was sent again without the headers `left_out`.
+
+        A refusal, or a redirect to where one signs in, may be about what was left out.
+        """
+        ends = self.ending in (Ending.COMPLETED, Ending.FAILED)
+        return bool(not left_out or self._said or not ends or self.status in _TAKEN)
 
     def break_off(self) -> Ending | None:
         """Take the answer for broken: its body is not kept. Gives what it says of the operation; ``None``: nothing."""
