@@ -73,6 +73,7 @@ RETRY_AFTER_MAX: Final = 30  # seconds; a duplicate is told to wait as long as t
 PAUSE_MAX_MS: Final = 300_000  # re-runs come after 0, 2, 4, 8 ... 256, 300 seconds
 RECONCILE_PAUSE_MS: Final = 30_000  # an unknown outcome is not asked for again before
 ERROR_CHARACTERS_MAX: Final = 500
+SINCE: Final = "; since then: "  # between what went wrong and what came of it
 TOO_LARGE: Final = "the result was not kept: it is too large for the store"
 AUDIT_NOTES_MAX: Final = 50
 REQUEST_BYTES_MAX: Final = 2**18  # each write carries it, and the smallest engine keeps 400 KB in a record
@@ -426,25 +427,37 @@ def ends_alike(one: Record, other: Record) -> bool:
 def put_back(record: Record, etag: bytes, *, error: str) -> Record:
     """The record after reconcile could not say what became of it: not to be asked for again for a while."""
     return record._replace(
-        etag=etag, state=State.ACCEPTED, error=error[:ERROR_CHARACTERS_MAX], pause_ms=RECONCILE_PAUSE_MS
+        etag=etag, state=State.ACCEPTED, error=_after(record.error, error), pause_ms=RECONCILE_PAUSE_MS
     )
 
 
-def abandoned(record: Record, etag: bytes, *, claim: Claim, touched: bool) -> Record:
+def _after(cause: str, later: str) -> str:
+    """What went wrong, followed by the newest word of what came of it: that must not hide what a person looks for."""
+    cause = cause.partition(SINCE)[0]
+    if not cause or cause == later:
+        return later[:ERROR_CHARACTERS_MAX]
+    later = f"{SINCE}{later}"[: ERROR_CHARACTERS_MAX // 2]
+    return cause[: ERROR_CHARACTERS_MAX - len(later)] + later
+
+
+def abandoned(record: Record, etag: bytes, *, claim: Claim, touched: bool, why: str = "") -> Record:
     """The record with this claim undone, and no more than this claim.
 
     Free for any request only if this claim created the record and nothing was begun under it; else back to
-    ``accepted``, and to an operator's mark if nothing was begun since.
+    ``accepted``, and to an operator's mark if nothing was begun since. `why` is the proof that nothing happened; the
+    error that an earlier attempt left stays before it.
     """
+    error = _after(record.error, f"abandoned: {why}" if why else "abandoned")
     if claim.created and not touched:
-        return record._replace(etag=etag, state=State.ACCEPTED, released=Released.AS_NEW, pause_ms=0, request=None)
+        fields: dict[str, Any] = {"released": Released.AS_NEW, "error": error, "pause_ms": 0, "request": None}
+        return record._replace(etag=etag, state=State.ACCEPTED, **fields)
     mark = Released.NO if claim.prior is None or touched else claim.prior.released
-    return suspended(record, etag, error="abandoned", answer=None)._replace(released=mark)
+    return suspended(record, etag, error=error, answer=None)._replace(released=mark)
 
 
 def disowned(record: Record, etag: bytes, *, claim: Claim) -> Record:
     """The record of a begin that ended without an answer, freed behind its caller: nothing ran under that claim."""
-    return abandoned(record, etag, claim=claim, touched=False)._replace(pause_ms=0)
+    return abandoned(record, etag, claim=claim, touched=False)._replace(pause_ms=0, error=record.error)
 
 
 def adopted(ask: Ask, record: Record, etag: bytes, *, claim: Claim) -> Record:

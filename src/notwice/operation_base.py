@@ -25,7 +25,7 @@ from notwice.flows import Change, Ownership
 from notwice.heart import Hold
 from notwice.model import Op, Record, RecordView, Released, Reply, Result, State
 from notwice.policy import Policy
-from notwice.results import result_of, text_of
+from notwice.results import result_of, told_of
 from notwice.runtime import (
     Runtime,
 )
@@ -217,14 +217,14 @@ class OperationBase:
         return Move("failed", partial(core.finished, state=State.FAILED, result=result), ends=True, result=result)
 
     def _suspending(self, error: object, answer: Result | None) -> Move:
-        kind, text = type(error).__name__ if isinstance(error, BaseException) else "", text_of(error)
+        kind = type(error).__name__ if isinstance(error, BaseException) else ""
         answer = None if answer is None else result_of(answer)
-        change = partial(core.suspended, error=f"{kind}: {text}" if kind else text, answer=answer)
+        change = partial(core.suspended, error=told_of(error), answer=answer)
         return Move("suspended", change, ends=True, forgiving=True, result=answer, detail=kind)
 
-    def _abandoning(self) -> Move:
+    def _abandoning(self, error: object = "") -> Move:
         own = self._own
-        change = partial(core.abandoned, claim=own.claim, touched=own.touched)
+        change = partial(core.abandoned, claim=own.claim, touched=own.touched, why=told_of(error))
         kept = self._kept_back()
         return Move("not_freed" if kept else "abandoned", change, ends=True, forgiving=True, detail=kept)
 
@@ -279,7 +279,7 @@ class OperationBase:
             return self._suspending(error, None)
         match policy.says_of(error):
             case "not_applied":
-                return self._abandoning()
+                return self._abandoning(error)
             case "final":
                 return self._failing(error)
             case "unknown":

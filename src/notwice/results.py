@@ -39,6 +39,15 @@ def text_of(error: object) -> str:
         return f"(its text can't be had: {type(failure).__name__})"
 
 
+def told_of(error: object) -> str:
+    """What the record says of an error: of an exception its type, too."""
+    text = text_of(error)
+    if not isinstance(error, BaseException):
+        return text
+    kind = type(error).__name__
+    return f"{kind}: {text}" if text else kind
+
+
 def _checked(result: Result) -> Result:
     """A ready `Result`, if each of its fields has its type: another one could be stored and never be read again."""
     kind, body, status, headers = cast("tuple[object, ...]", result)

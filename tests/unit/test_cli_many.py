@@ -450,7 +450,10 @@ def test_sealed_records(storm: Storm, run: Run, monkeypatch: pytest.MonkeyPatch)
     assert "it is sealed with the key '2027-01'" in shown.out
     assert "4111" not in shown.out
     assert "4111" not in run("ls", "--json", "--reveal").out
-    assert "sealed" in json.loads(run("show", name, "--json").out)
+    assert {"steps done:     (sealed)", "error:          (sealed)"} <= set(shown.out.splitlines())
+    told = json.loads(run("show", name, "--json", "--reveal").out)
+    assert "sealed" in told
+    assert [told[part] for part in ("steps", "error", "answer", "progress")] == [None] * 4
     for words in (("release", name), ("resolve", name, "--completed", "--result", "1")):
         said = run(*words, *WHY)
         assert said.status == 1

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from notwice import Guard, Operation, cli
+from notwice import Guard, Operation, UnsupportedRecord, cli
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,3 +80,26 @@ def test_nothing_is_imported_to_tell_a_value(shown: Shown, monkeypatch: pytest.M
     said = shown.say("--reveal")
     assert "ch_1" in said
     assert "Receipt" in said
+
+
+def test_a_damaged_entry_of_a_json_file_is_never_called_absent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """P12: what the guard refuses is shown as unreadable, told of in lists and counted, though nobody knows whose."""
+    path = tmp_path / "cache.json"
+    path.write_text('{"entries": {"refund:1:k1": {"status": "no number"}}}')
+    store = ("--store", f"file://{path}")
+
+    def say(*words: str) -> tuple[int, str, str]:
+        return cli.main([*words, *store]), *capsys.readouterr()
+
+    with Guard.open(store[1]) as guard, pytest.raises(UnsupportedRecord):
+        guard.begin("refund:1", "k1")
+    status, _, told = say("show", "--scope", "refund:1", "--key", "k1")
+    assert (status, "can't be read" in told, "absent" in told) == (1, True, False)
+    assert "absent" in say("show", "--scope", "refund:1", "--key", "k2")[2]
+    status, out, told = say("ls")
+    assert (status, out, told.startswith("1 entry can't be read")) == (0, "", True)
+    assert say("ls", "--held")[0] == 1
+    counted = json.loads(say("stats", "--json")[1])
+    assert (counted["unreadable"], counted["operations"]) == (1, 1)

@@ -441,12 +441,32 @@ def test_two_last_moves_are_alike_if_they_say_the_same() -> None:
 
 def test_what_could_not_be_reconciled_is_put_back_for_a_while() -> None:
     """P7: unknown: not asked for again for 30 seconds; the silence that was counted stays."""
-    assert core.put_back(FULL, b"new", error="e" * 501) == FULL._replace(
+    assert core.put_back(FULL._replace(error=""), b"new", error="e" * 501) == FULL._replace(
         etag=b"new", state=State.ACCEPTED, error="e" * 500, pause_ms=30_000
     )
 
 
-ABANDONED = FULL._replace(etag=b"new", state=State.ACCEPTED, error="abandoned", result=None, released=Released.NO)
+def test_what_comes_after_an_error_does_not_overwrite_it() -> None:
+    """P7: the error that left the outcome unknown stays, with the newest word of what came of it, within the limit."""
+    later = Claim(created=False, prior=FULL)
+    failed = FULL._replace(error="TimeoutError: no answer from the bank")
+    first = core.abandoned(failed, b"1", claim=later, touched=False, why="NotSent: refused")
+    assert first.error == "TimeoutError: no answer from the bank; since then: abandoned: NotSent: refused"
+    second = core.put_back(first, b"2", error="the ledger does not say")
+    assert second.error == "TimeoutError: no answer from the bank; since then: the ledger does not say"
+    assert core.put_back(FULL._replace(error="unknown"), b"1", error="unknown").error == "unknown"
+    assert core.put_back(FULL._replace(error=""), b"1", error="unknown").error == "unknown"
+    long = core.put_back(FULL._replace(error="c" * 500), b"1", error="e" * 500).error
+    assert (len(long), long[:250], long[-200:]) == (500, "c" * 250, "e" * 200)
+
+
+ABANDONED = FULL._replace(
+    etag=b"new",
+    state=State.ACCEPTED,
+    error="TimeoutError; since then: abandoned",
+    result=None,
+    released=Released.NO,
+)
 
 
 @pytest.mark.parametrize("touched", [True, False])
@@ -455,7 +475,7 @@ def test_an_abandoned_claim_undoes_itself_and_no_more(touched: bool, mark: Relea
     """P10: only the claim that created the record frees it, and only untouched; another gives back the mark it took."""
     created = core.abandoned(FULL, b"new", claim=Claim(created=True), touched=touched)
     freed = FULL._replace(etag=b"new", state=State.ACCEPTED, released=Released.AS_NEW, pause_ms=0, request=None)
-    assert created == (ABANDONED if touched else freed)
+    assert created == (ABANDONED if touched else freed._replace(error=ABANDONED.error))
     later = Claim(created=False, prior=FULL._replace(released=mark))
     assert core.abandoned(FULL, b"new", claim=later, touched=touched) == ABANDONED._replace(
         released=Released.NO if touched else mark
@@ -466,7 +486,7 @@ def test_a_begin_that_ended_without_an_answer_is_undone_at_once() -> None:
     """P13: nothing ran under it: free as new, or open without a pause; a later begin takes it as new, or frees it."""
     created, later = Claim(created=True), Claim(created=False, prior=FULL._replace(released=Released.OPERATOR))
     freed = FULL._replace(etag=b"new", state=State.ACCEPTED, released=Released.AS_NEW, pause_ms=0, request=None)
-    open_again = ABANDONED._replace(released=Released.OPERATOR, pause_ms=0)
+    open_again = ABANDONED._replace(released=Released.OPERATOR, pause_ms=0, error=FULL.error)
     assert core.disowned(FULL, b"new", claim=created) == freed
     assert core.disowned(FULL, b"new", claim=later) == open_again
     assert core.adopted(ASK, FULL, b"new", claim=created) == core.fresh(ASK, b"new")

@@ -7,16 +7,17 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from notwice import Guard, identity
 from notwice.cli import bulk, output, stats, table
 from notwice.cli.arguments import FINE, REFUSED
-from notwice.cli.selection import Misused, Selection, check_cursor, pages, selection_of
+from notwice.cli.selection import Misused, Selection, check_cursor, pages, selection_of, unlisted
 from notwice.cli.terminal import here
 from notwice.fingerprint import VALUE
-from notwice.model import Query, Record, RecordView, Result, ResultKind, Unreadable
+from notwice.model import Get, Query, Record, RecordView, Result, ResultKind, Unreadable
 
 Move = Callable[[RecordView], RecordView]
 Tell = Callable[[RecordView, RecordView], None]
@@ -32,9 +33,10 @@ class Refused(Exception):
 def ls(guard: Guard, said: argparse.Namespace) -> int:
     """List operations, page by page."""
     check_cursor(said.after)
-    look, listing, found = output.look_of(said, os.environ), table.of_operations(here()), False
-    cursor = None
-    for page in pages(guard, selection_of(said), limit=said.limit, after=said.after):
+    look, listing, wanted = output.look_of(said, os.environ), table.of_operations(here()), selection_of(said)
+    cursor, nameless = None, 0 if said.after else unlisted(guard, wanted)
+    found = bool(nameless)
+    for page in pages(guard, wanted, limit=said.limit, after=said.after):
         cursor = page.cursor
         if said.json:
             lines = [json.dumps(output.document(item, look)) for item in page.items]
@@ -42,6 +44,8 @@ def ls(guard: Guard, said: argparse.Namespace) -> int:
             lines = list(listing.lines(list(map(output.row, page.items)))) if page.items else []
         found = found or bool(lines)
         print("".join(f"{line}\n" for line in lines), end="")
+    if nameless:
+        print(output.nameless(nameless), file=sys.stderr)
     if cursor is not None:
         print(f"There may be more: go on with --after {cursor}", file=sys.stderr)
     elif not found and not said.json:
@@ -160,6 +164,8 @@ def _find(guard: Guard, said: argparse.Namespace) -> RecordView:
     name = _operation_id(said)
     query = Query(operation=name, namespace=said.namespace)
     found = [item for page in pages(guard, Selection(query), limit=None) for item in page.items]
+    if not found and (unlisted := _unlisted(guard, said, name)) is not None:
+        found = [unlisted]
     if not found:
         raise Refused(f"The operation {name} is absent.")
     if len(found) > 1:
@@ -168,6 +174,12 @@ def _find(guard: Guard, said: argparse.Namespace) -> RecordView:
     if isinstance(found[0], Unreadable):
         raise Refused(f"The record can't be read: {found[0].reason}. Upgrade notwice, then look again.")
     return found[0]
+
+
+def _unlisted(guard: Guard, said: argparse.Namespace, name: str) -> Unreadable | None:
+    """What stands in the operation's place, and no list gives, for it does not say whose it is."""
+    (reply,) = guard._asked(partial(guard._store.apply, [Get(said.namespace or "", name)]))
+    return reply.record if isinstance(reply.record, Unreadable) else None
 
 
 def _namespace(item: RecordView | Unreadable) -> str:

@@ -16,12 +16,13 @@ from typing import Any, Final, NamedTuple
 from notwice import core, identity
 from notwice.codec import closed_reason, decode_value
 from notwice.errors import NotwiceError
-from notwice.model import Note, Record, RecordView, RecoveryKind, Released, Result, ResultKind, Unreadable
+from notwice.model import Note, Record, RecordView, RecoveryKind, Released, Result, ResultKind, State, Unreadable
 from notwice.redaction import REDACTED as HIDDEN
 from notwice.redaction import Redactor, redacting
 from notwice.server.durations import in_words
 
 REDACTED: Final = "(not shown; --reveal shows it)"
+SEALED: Final = "(sealed)"
 NOT_KEPT: Final = "(not kept: keys are hashed)"
 REDACT_VARIABLE: Final = "NOTWICE_REDACT"
 
@@ -86,6 +87,12 @@ def row(item: RecordView | Unreadable) -> tuple[str, ...]:
     return (record.id, *cells, ago(item, item.written_ms))
 
 
+def nameless(count: int) -> str:
+    """Say that there are entries that no list can give."""
+    what = "1 entry can't be read and does not say" if count == 1 else f"{count:,} entries can't be read and do not say"
+    return f"{what} whose it is: `notwice show` with --scope and --key tells whether an operation's is among them."
+
+
 def downstream_keys(record: Record, names: Iterable[str]) -> dict[str, str]:
     """Give the downstream keys of these names: by them, the next system can be asked what happened."""
     named = {"namespace": record.namespace, "scope": record.scope, "key": record.key}
@@ -106,14 +113,19 @@ def described(view: RecordView, look: Look, downstream_keys: Mapping[str, str]) 
     yield _line("recovery", recovery(view))
     for name, key in downstream_keys.items():
         yield _line("downstream key", f"{key}  {printable(name) or '(without a name)'}")
-    if record.recovery_point or record.progress:
+    if record.sealed:
+        yield _line("steps done", SEALED)
+    elif record.recovery_point or record.progress:
         yield _line("steps done", ", ".join(printable(name) for name, _ in record.progress) or "none")
+    if record.recovery_point or record.progress:
         yield _line("recovery point", printable(record.recovery_point) or "none")
     for name, data in record.progress if look.reveal else ():
         yield _line("step", printable(f"{name}: {_value(data, look)}"))
-    if record.error:
-        yield _line("error", printable(record.error))
-    if record.result is not None:
+    if record.error or record.sealed:
+        yield _line("error", SEALED if record.sealed else printable(record.error))
+    if record.sealed and record.state is not State.IN_PROGRESS:
+        yield _line("answer", SEALED)
+    elif record.result is not None:
         yield _line("answer", _answer(record.result))
         yield _line("body", printable(_body(record.result, look)) if look.reveal else REDACTED)
     if record.sealed:
@@ -150,11 +162,12 @@ def document(item: RecordView | Unreadable, look: Look) -> dict[str, Any]:
         "etag": record.etag.hex(),
         "audit": [_note(note) for note in record.audit],
     }
-    if record.sealed:
-        shown["sealed"] = closed_reason(record)
+    if record.sealed:  # what is not known is no empty list, and no empty text
+        shown |= {"sealed": closed_reason(record), "steps": None, "error": None, "answer": None}
     if look.reveal:
         progress = {name: _value(data, look) for name, data in record.progress}
-        shown |= {"key": None if record.key == record.id else record.key, "progress": progress}
+        shown |= {"key": None if record.key == record.id else record.key}
+        shown |= {"progress": None if record.sealed else progress}
     return shown
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from notwice import Guard, core
 from notwice.model import Page, Query, RecordView, State, Unreadable
 from notwice.policy import milliseconds
+from notwice.stores.port import Unlisted
 from notwice.stores.shared import place_after
 
 PAGE: Final = 200
@@ -72,6 +73,17 @@ def pages(guard: Guard, wanted: Selection, *, limit: int | None, after: str | No
             return
         query = query._replace(cursor=page.cursor)
         left = None if left is None else left - len(items)
+
+
+def unlisted(guard: Guard, wanted: Selection) -> int:
+    """How many entries of the store are in no list, for they can't be read and do not say whose they are.
+
+    None are counted where those of one namespace are asked for, or what only a readable one can be. Raises
+    `StoreUnavailable`.
+    """
+    asked = wanted.query.namespace is None and not wanted.held and wanted.answer is None
+    store: object = guard._store
+    return guard._asked(store.unlisted) if asked and isinstance(store, Unlisted) else 0
 
 
 def check_cursor(cursor: str | None) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from notwice import Guard, core
 from notwice.cli import output
 from notwice.cli.arguments import FINE
-from notwice.cli.selection import pages, selection_of
+from notwice.cli.selection import pages, selection_of, unlisted
 from notwice.cli.table import Table
 from notwice.cli.terminal import here
 from notwice.model import RecordView, Released, State, Unreadable
@@ -66,8 +66,10 @@ def first_part(scope: str) -> str:
 
 def carry_out(guard: Guard, said: argparse.Namespace) -> int:
     """Count, and tell."""
-    stats = Stats()
-    for page in pages(guard, selection_of(said), limit=None):
+    stats, wanted = Stats(), selection_of(said)
+    if count := unlisted(guard, wanted):
+        stats.all.update({"all": count, "unreadable": count})
+    for page in pages(guard, wanted, limit=None):
         for item in page.items:
             stats.add(item)
     if said.json:
