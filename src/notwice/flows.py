@@ -290,6 +290,16 @@ def move_within(own: Ownership, change: Change, *, new_etag: NewEtag) -> Generat
     raise ContentionError(message)
 
 
+def after_a_transaction(own: Ownership, move: Generator[Op, Reply, Record]) -> Generator[Op, Reply, Record]:
+    """Look whether the caller's transaction has finished the operation, before `move` is tried."""
+    with suppress(StoreUnavailable):
+        landed = _landed(own, (yield Get(own.record.namespace, own.record.id)))
+        if landed is not None and landed.terminal:
+            own.end(landed)
+            return landed
+    return (yield from move)
+
+
 def _without_body(change: Change, record: Record, etag: bytes) -> Record:
     """What `change` makes of a record, its result marked as omitted."""
     return core.omitting(change(record, etag))
@@ -313,7 +323,8 @@ def _check_repeated(own: Ownership, landed: Record, target: Record) -> Generator
 def _lost(own: Ownership, reply: Reply) -> OwnershipLost:
     """Note that the operation is another's now, and give the error that says so."""
     own.lost = own.ended = True
-    return OwnershipLost(own.record.id, None if isinstance(reply.record, Unreadable) else view_of(reply))
+    readable = isinstance(reply.record, Record) and not reply.record.sealed
+    return OwnershipLost(own.record.id, view_of(reply) if readable else None)
 
 
 def _landed(own: Ownership, reply: Reply) -> Record | None:

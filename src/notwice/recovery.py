@@ -120,7 +120,7 @@ class Handlers:
         pattern = _pattern(scope)
         _check_parameters(function, scope, tuple(pattern.groupindex))
         handler = Handler(pattern, function, policy, needs_request, whole=_is_one_field(scope))
-        (self._templates if pattern.groups else self._exact)[scope] = handler
+        (self._templates if "{" in scope else self._exact)[scope] = handler
 
     def find(self, scope: str) -> tuple[Handler, Mapping[str, str]] | None:
         """The handler of a scope, with the values of its template's fields."""
@@ -173,13 +173,24 @@ async def keep_recovering_async(
     while not stop.is_set():
         began = time.monotonic()
         with _logged():
-            found = await recover()
+            found = await _unless_stopped(recover)
             pause = _pause(found, shortest, time.monotonic() - began)
             if told is not None:
                 told(found)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause):
                 await stop.wait()
+
+
+async def _unless_stopped(recover: Callable[[], Awaitable[Round]]) -> Round:
+    """One round. What a handler was cancelled by itself, by a task that it waited for, does not end the worker."""
+    try:
+        return await recover()
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise RuntimeError("a handler was cancelled, and not by this worker's end") from error
 
 
 def _pause(found: Round, shortest: float, took: float) -> float:

@@ -13,6 +13,9 @@ def finished(operation: Operation) -> str:
     return f"finished at attempt {operation.attempt}"
 
 
+PATTERNS = {"exact": "refund:ord_1", "dots": r"pay\.out", "braces": r"pay\{out\}"}
+
+
 @pytest.mark.parametrize(
     ("scope", "found"),
     [
@@ -27,6 +30,7 @@ def finished(operation: Operation) -> str:
         ("refund:", "rest"),
         ("pay.out", "dots"),
         ("payxout", "rest"),
+        ("pay{out}", "braces"),
     ],
 )
 def test_which_handler_a_scope_has(scope: str, found: object) -> None:
@@ -39,6 +43,7 @@ def test_which_handler_a_scope_has(scope: str, found: object) -> None:
     for name, template in [
         ("t", "refund:{order_id}"),
         ("dots", "pay.out"),
+        ("braces", "pay{{out}}"),
         ("rest", "{any}"),
         ("exact", "refund:ord_1"),
     ]:
@@ -49,7 +54,7 @@ def test_which_handler_a_scope_has(scope: str, found: object) -> None:
     elif found == "rest":
         assert values == {"any": scope}
     else:
-        assert (values, handler.pattern.pattern) == ({}, {"exact": "refund:ord_1", "dots": r"pay\.out"}[str(found)])
+        assert (values, handler.pattern.pattern) == ({}, PATTERNS[str(found)])
 
 
 @pytest.mark.parametrize(

@@ -543,6 +543,33 @@ async def test_tasks_recover_with_coroutines() -> None:
     assert found.result == "b"
 
 
+async def test_a_handler_that_was_cancelled_by_itself_does_not_end_the_worker() -> None:
+    """A task that a handler waits for may be cancelled: its operation is suspended, and the worker goes on."""
+    world = AsyncWorld(recovery=rerun)
+    await (await world.begin()).suspend()
+    stop = asyncio.Event()
+    rounds: list[Round] = []
+
+    @world.guard.recovers(SCOPE)
+    async def handler(operation: AsyncOperation) -> str:
+        if operation.attempt == 2:
+            inner = asyncio.ensure_future(asyncio.sleep(60))
+            inner.cancel()
+            await inner
+        return "done"
+
+    def told(found: Round) -> None:
+        rounds.append(found)
+        stop.set()
+
+    async def recover() -> Round:
+        world.clock.advance(60)
+        return await world.guard.recover()
+
+    await keep_recovering_async(recover, stop=stop, every=0.001, told=told)
+    assert rounds == [Round(finished=1)]
+
+
 async def test_a_cancelled_worker_leaves_its_operation_unresolved() -> None:
     """T07: a worker whose task is cancelled suspends what it was at, and raises."""
     world = AsyncWorld(recovery=rerun)

@@ -21,6 +21,7 @@ from notwice import (
     NotApplied,
     NotwiceError,
     Observers,
+    OwnershipLost,
     Policy,
     Privacy,
     Result,
@@ -41,6 +42,7 @@ from tests.stores.apart import Opener
 from tests.unit.worlds import Notebook
 
 MARK = "4111-secret-9"
+AGAIN = Policy(recovery=rerun)
 
 # --- keys that seal ---------------------------------------------------------------------------------------------------
 
@@ -486,3 +488,18 @@ def test_a_guard_without_keys_refuses_what_is_sealed() -> None:
         with pytest.raises(UnsupportedRecord, match="2027-01"):
             call()
     assert sealed.lookup("s", "k").record == view.record
+
+
+def test_an_owner_whose_taker_seals_with_another_key_has_lost_its_operation() -> None:
+    """P5: that the taker's record can't be opened here does not hide that it is the taker's."""
+    clock, told = VirtualClock(), Notebook()
+    store, keys = MemoryStore(clock), [new_key("old"), new_key("new")]
+    late: Any = Guard(store, clock=clock, policy=AGAIN, observer=told, privacy=Privacy(keys=keys[:1]))
+    operation = late.begin("s", "k")
+    late._runtime.heart.remove(operation._hold)
+    clock.advance(400)
+    taker: Any = Guard(store, clock=clock, policy=AGAIN, privacy=Privacy(keys=keys[::-1]))
+    taker.begin("s", "k").complete("the taker's")
+    with pytest.raises(OwnershipLost):
+        operation.complete("late")
+    assert (operation.lost, told.events[-1].name) == (True, "ownership_lost")

@@ -103,7 +103,7 @@ def _seen(guard: Guard, said: argparse.Namespace) -> tuple[list[RecordView], boo
 
 
 def _slim(view: RecordView) -> RecordView:
-    return view._replace(record=view.record._replace(result=None, progress=(), sealed=b""))
+    return view._replace(record=view.record._replace(result=None, progress=(), request=None, sealed=b""))
 
 
 def _moved(move: Move, view: RecordView, outcome: Outcome) -> str:

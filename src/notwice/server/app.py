@@ -79,7 +79,8 @@ def compose(settings: Settings) -> Gateway:
     proxy = Proxy(settings, upstream)
     guarded = IdempotencyMiddleware(proxy, guard=guard, http_policy=http_policy)
     if settings.store_requests:
-        guard.recovers(settings.scope, needs_request=True)(guarded.rerun)
+        literal = settings.scope.replace("{", "{{").replace("}", "}}")  # it is no template here
+        guard.recovers(literal, needs_request=True)(guarded.rerun)
     healthy = Health(guarded, path=settings.health_path, guard=guard, upstream=upstream)
     return Gateway(Edge(healthy, access_log=settings.access_log), proxy, guard, upstream)
 
