@@ -131,6 +131,11 @@ class Handlers:
         return None
 
 
+def literally(scope: str) -> str:
+    """The template that fits this scope alone, whatever is in it."""
+    return scope.replace("{", "{{").replace("}", "}}") if "{" in scope else scope
+
+
 def round_of(counts: Counter[str]) -> Round:
     """The counts by their names as a round."""
     return Round(**counts)

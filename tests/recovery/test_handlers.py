@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from notwice import Operation, Policy
-from notwice.recovery import Handlers
+from notwice.recovery import Handlers, literally
 from tests.unit.worlds import SCOPE, World
 
 
@@ -55,6 +55,15 @@ def test_which_handler_a_scope_has(scope: str, found: object) -> None:
         assert values == {"any": scope}
     else:
         assert (values, handler.pattern.pattern) == ({}, PATTERNS[str(found)])
+
+
+@pytest.mark.parametrize("scope", ["http", "a}b", "{a}:b", "{{a", "a:b\\:c"])
+def test_a_scope_that_is_no_template(scope: str) -> None:
+    """A scope that is a setting fits itself alone, with whatever braces it has."""
+    handlers = Handlers()
+    handlers.add(literally(scope), finished)
+    assert handlers.find(scope) is not None
+    assert handlers.find(scope + "x") is None
 
 
 @pytest.mark.parametrize(

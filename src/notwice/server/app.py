@@ -29,7 +29,7 @@ from notwice.http import HttpPolicy
 from notwice.http.asgi import IdempotencyMiddleware
 from notwice.observe import LogObserver
 from notwice.privacy import keys_in
-from notwice.recovery import Round, keep_recovering_async
+from notwice.recovery import Round, keep_recovering_async, literally
 from notwice.server.edge import Edge
 from notwice.server.health import PROBE, Health
 from notwice.server.inbound import Inbound
@@ -79,8 +79,7 @@ def compose(settings: Settings) -> Gateway:
     proxy = Proxy(settings, upstream)
     guarded = IdempotencyMiddleware(proxy, guard=guard, http_policy=http_policy)
     if settings.store_requests:
-        literal = settings.scope.replace("{", "{{").replace("}", "}}")  # it is no template here
-        guard.recovers(literal, needs_request=True)(guarded.rerun)
+        guard.recovers(literally(settings.scope), needs_request=True)(guarded.rerun)
     healthy = Health(guarded, path=settings.health_path, guard=guard, upstream=upstream)
     return Gateway(Edge(healthy, access_log=settings.access_log), proxy, guard, upstream)
 
