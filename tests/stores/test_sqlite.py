@@ -303,7 +303,7 @@ def test_a_damaged_record_is_never_overwritten(path: Path, store: SqliteStore, d
         assert not reply.won
         assert reply.record is not None
         assert not isinstance(reply.record, Record)
-    assert "ask an operator" in str(get(store, record).record)
+    assert "look the effect up" in str(get(store, record).record)
 
 
 def test_listing_what_is_unresolved_reads_no_finished_record(path: Path, store: SqliteStore) -> None:

@@ -19,6 +19,7 @@ from notwice.model import Fingerprint, RecordView, State
 LAPSING = Policy(lease=0.001)
 NOTHING = Policy(retention=0.001)
 ANSWER = Result(ResultKind.HTTP, b'{"card": "4242"}', 201, (("content-type", "application/json"),))
+_OPERATIONS_PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 CONTROL = "\x1b]0;owned\x07\x1b[2J\u202e"
 
 
@@ -125,6 +126,24 @@ def test_ls_shows_what_it_can_not_read_as_that(store: Store, run: Run, monkeypat
     assert json.loads(run("ls", "--json").out)["unreadable"]
     refused = run("release", operation, "--why", "it did not happen")
     assert (refused.status, "can't be read" in refused.err) == (1, True)
+    assert "under 'What can't be read'" in refused.err
+
+
+def test_a_damaged_record_is_ended_as_the_page_says(store: Store, run: Run, tmp_path: Path) -> None:
+    """P10: no command touches it, an export names it; taken out by the database's own tool, the key is free again."""
+    operation = store.suspended()
+    with contextlib.closing(sqlite3.connect(store.path)) as database, database:
+        database.execute("UPDATE notwice_record SET record = CAST(record || x'00' AS BLOB)")
+    said = run("export", "--to", f"sqlite:///{tmp_path}/other.db")
+    assert (said.status, said.err) == (1, f"not carried: 1 (can't be read): {operation}\n")
+    for words in (("show",), ("release", "--why", "gone"), ("release", "--why", "gone", "--force")):
+        refused = run(words[0], operation, *words[1:])
+        assert (refused.status, "under 'What can't be read'" in refused.err) == (1, True)
+    (line,) = [line for line in _OPERATIONS_PAGE.read_text().splitlines() if line.startswith("sqlite3 ")]
+    statement = line.split('"')[1].replace("idem_…", operation)
+    with contextlib.closing(sqlite3.connect(store.path)) as database, database:
+        assert database.execute(statement).rowcount == 1
+    assert store.guard.run(lambda: "again", scope="refund:1", key="k1", request={"amount": 1}) == "again"
 
 
 def damage(path: Path) -> None:

@@ -200,6 +200,20 @@ def test_columns_grow_from_page_to_page() -> None:
     assert second == ["xxxx  1", "x     1"]
 
 
+def test_what_is_released_and_not_retried_is_found(storm: Storm, run: Run) -> None:
+    """C52: a freed operation that nobody retries is in no list of unresolved ones; it has one of its own."""
+    for key in ("k1", "k2"):
+        storm.guard.release(_left(storm, key), who="ana", why="no trace")
+    storm.leave("k3", scope="open")
+    assert listed(run, "--unresolved") == ["open"]
+    assert listed(run, "--released") == listed(run, "--released", "--state", "accepted") == ["refund:1", "refund:1"]
+    assert listed(run, "--released", "--state", "completed") == []
+    storm.guard.run(lambda: 1, scope="refund:1", key="k1")
+    assert listed(run, "--released") == ["refund:1"]
+    for other in ("--held", "--unresolved"):
+        assert run("ls", "--released", other).status == 2
+
+
 # --- stats ------------------------------------------------------------------------------------------------------------
 
 
@@ -224,6 +238,9 @@ def test_stats_count_by_state_namespace_and_scope(storm: Storm, run: Run) -> Non
     assert found["scopes"]["refund"]["unresolved"] == 2
     assert found["namespaces"]["tenant-7"]["operations"] == 1
     text = run("stats").out
+    headings, *rows = [line.split() for line in text.splitlines() if line.startswith(("SCOPE", "refund", "payout"))]
+    assert headings == ["SCOPE", "ALL", "UNRESOLVED", "HELD", "RELEASED", "IN", "PROGRESS", "COMPLETED", "FAILED"]
+    assert rows == [["refund", "3", "2", "1", "1", "0", "0", "0"], ["payout", "3", "0", "0", "0", "1", "1", "1"]]
     assert f"The oldest unresolved one was begun under a second ago: {oldest} refund:1" in text
     assert "2  unresolved" in text
     assert text.index("refund ") < text.index("payout ")

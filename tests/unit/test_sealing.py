@@ -18,7 +18,7 @@ WHOLE = encode_record(LONG)
 DEFLATED = zlib.compress(WHOLE)
 DAMAGED = (
     "it does not open: it is damaged, was moved from another record, or its key is another one than the one it was "
-    "sealed with; ask an operator to look the effect up where it happened"
+    "sealed with; look the effect up where it happened"
 )
 NEWER_BOX = "it was sealed by a newer release; upgrade this process"
 NOT_GIVEN = "and this process was not given what opens it; see Privacy"

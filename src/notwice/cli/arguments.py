@@ -134,6 +134,7 @@ def _ls(commands: Commands) -> None:
     ls.add_argument("--scope", dest="scope_prefix", metavar="PREFIX", help="only those whose scope starts like this")
     ls.add_argument("--namespace", metavar="NAME", help="only those of this namespace (default: all)")
     _filters(ls)
+    ls.add_argument("--released", action="store_true", help="only those freed to run again that nobody has retried")
     ls.add_argument("--limit", metavar="N", type=_count, help="at most so many (default: all)")
     ls.add_argument("--after", metavar="CURSOR", help="go on after a list that ended at its --limit, which told this")
     ls.add_argument("--json", action="store_true", help="one JSON object a line")

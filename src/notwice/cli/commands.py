@@ -172,7 +172,10 @@ def _find(guard: Guard, said: argparse.Namespace) -> RecordView:
         names = ", ".join(_namespace(item) or "''" for item in found)
         raise Misused(f"Several namespaces have this operation: {names}. Say which with --namespace.")
     if isinstance(found[0], Unreadable):
-        raise Refused(f"The record can't be read: {found[0].reason}. Upgrade notwice, then look again.")
+        raise Refused(
+            f"The record {name} can't be read: {found[0].reason}. No command changes such a record, for nobody knows "
+            "what it holds: the page on operations says how to end it, under 'What can't be read'. Nothing changed."
+        )
     return found[0]
 
 

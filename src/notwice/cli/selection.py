@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from notwice import Guard, core
-from notwice.model import Page, Query, RecordView, State, Unreadable
+from notwice.model import Page, Query, RecordView, Released, State, Unreadable
 from notwice.policy import milliseconds
 from notwice.stores.port import Unlisted
 from notwice.stores.shared import place_after
@@ -27,12 +27,22 @@ class Selection(NamedTuple):
     query: Query
     held: bool = False
     answer: str | None = None
+    released: bool = False
 
     def fits(self, item: RecordView | Unreadable) -> bool:
         """Whether a record is among those that are meant."""
         if isinstance(item, Unreadable):
-            return not self.held and self.answer is None
-        return (not self.held or core.held(item)) and (self.answer is None or _answers(item, self.answer))
+            return self.takes_any
+        return (
+            (not self.held or core.held(item))
+            and (not self.released or item.record.released is not Released.NO)
+            and (self.answer is None or _answers(item, self.answer))
+        )
+
+    @property
+    def takes_any(self) -> bool:
+        """Whether nothing is asked of a record that only a readable one can fulfil."""
+        return not self.held and not self.released and self.answer is None
 
 
 def selection_of(said: argparse.Namespace) -> Selection:
@@ -40,6 +50,7 @@ def selection_of(said: argparse.Namespace) -> Selection:
     options: dict[str, Any] = {
         "unresolved": False,
         "held": False,
+        "released": False,
         "older_than": None,
         "answer": None,
         "state": None,
@@ -48,14 +59,20 @@ def selection_of(said: argparse.Namespace) -> Selection:
     older_than = options["older_than"]
     if (older_than or 0) > AGE_MAX_SECONDS:
         raise Misused("--older-than: nothing is older than a hundred years.")
+    states = None if options["state"] is None else frozenset(map(State, options["state"]))
+    if options["released"]:
+        if options["unresolved"] or options["held"]:
+            message = "What is released is not unresolved any more: say --released, or --unresolved and --held."
+            raise Misused(message)
+        states = frozenset({State.ACCEPTED}) & (states or frozenset(State))
     query = Query(
         namespace=said.namespace,
-        states=None if options["state"] is None else frozenset(map(State, options["state"])),
+        states=states,
         unresolved=True if options["unresolved"] or options["held"] else None,
         scope_prefix=said.scope_prefix,
         older_than_ms=None if older_than is None else milliseconds(older_than),
     )
-    return Selection(query, options["held"], options["answer"])
+    return Selection(query, options["held"], options["answer"], options["released"])
 
 
 def pages(guard: Guard, wanted: Selection, *, limit: int | None, after: str | None = None) -> Iterator[Page]:
@@ -81,7 +98,7 @@ def unlisted(guard: Guard, wanted: Selection) -> int:
     None are counted where those of one namespace are asked for, or what only a readable one can be. Raises
     `StoreUnavailable`.
     """
-    asked = wanted.query.namespace is None and not wanted.held and wanted.answer is None
+    asked = wanted.query.namespace is None and wanted.takes_any
     store: object = guard._store
     return guard._asked(store.unlisted) if asked and isinstance(store, Unlisted) else 0
 

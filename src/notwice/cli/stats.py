@@ -6,7 +6,7 @@ import argparse
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -19,8 +19,7 @@ from notwice.cli.terminal import here
 from notwice.model import RecordView, Released, State, Unreadable
 
 KINDS: Final = ("unresolved", "held", "released", "in_progress", "completed", "failed", "unreadable")
-HEADINGS: Final = ("ALL", "UNRESOLVED", "HELD", "IN PROGRESS", "COMPLETED", "FAILED")
-COLUMNS: Final = ("all", "unresolved", "held", "in_progress", "completed", "failed")
+COLUMNS: Final = ("all", *KINDS[:-1])  # those that can't be read have one where there are any
 GROUPS_MAX: Final = 10_000  # names that are counted apart; the rest is counted together
 OTHERS: Final = "(others)"
 
@@ -97,19 +96,23 @@ def _lines(stats: Stats, said: argparse.Namespace) -> Iterator[str]:
         record = stats.oldest.record
         age = output.ago(stats.oldest, record.created_ms)
         yield f"The oldest unresolved one was begun {age}: {record.id} {output.printable(record.scope)}"
-    yield from _table("NAMESPACE", stats.namespaces, said.top)
-    yield from _table("SCOPE", stats.scopes, said.top)
+    columns = (*COLUMNS, KINDS[-1]) if stats.all[KINDS[-1]] else COLUMNS
+    yield from _table("NAMESPACE", stats.namespaces, said.top, columns=columns, unnamed="(the default)")
+    yield from _table("SCOPE", stats.scopes, said.top, columns=columns, unnamed="(none)")
 
 
-def _table(heading: str, groups: dict[str, Counter[str]], top: int) -> Iterator[str]:
+def _table(
+    heading: str, groups: dict[str, Counter[str]], top: int, *, columns: Sequence[str], unnamed: str
+) -> Iterator[str]:
     if not groups:
         return
     rows = [
-        (output.printable(name) or "(the default)", *(f"{counts[kind]:,}" for kind in COLUMNS))
+        (output.printable(name) or unnamed, *(f"{counts[kind]:,}" for kind in columns))
         for name, counts in _sorted(groups)[:top]
     ]
     yield ""
-    yield from Table((heading, *HEADINGS), here(), cut=(0,), coloured=0).lines(rows)
+    headings = (kind.replace("_", " ").upper() for kind in columns)
+    yield from Table((heading, *headings), here(), cut=(0,), coloured=0).lines(rows)
     if len(groups) > top:
         yield f"and {len(groups) - top:,} more"
 

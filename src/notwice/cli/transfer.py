@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from notwice.cli.arguments import FINE, REFUSED
+from notwice.cli.output import printable
 from notwice.errors import NotwiceError
 from notwice.identity import operation_id
 from notwice.model import Get, Query, RecordView, State, Unreadable
@@ -21,6 +22,7 @@ from notwice.stores.port import Loads, Store, Unlisted
 AT_ONCE: Final = 100
 """How many records are carried at once: few enough for a server's limits, many enough to share its commits."""
 
+NAMES_MAX: Final = 10  # of each reason, so many operations are named
 DAMAGED: Final = "can't be read"
 TAKEN: Final = "another record has that place"
 NAMELESS: Final = "the name does not tell the scope from the key: say --scope for each scope that names begin with"
@@ -35,6 +37,15 @@ class Report:
     expired: int = 0
     running: int = 0
     left: Counter[str] = field(default_factory=Counter)
+    names: dict[str, list[str]] = field(default_factory=dict)
+
+    def leave(self, reason: str, item: RecordView | Unreadable) -> None:
+        """Note that a record was left behind."""
+        self.left[reason] += 1
+        names = self.names.setdefault(reason, [])
+        if len(names) < NAMES_MAX:
+            known = item if isinstance(item, Unreadable) else item.record
+            names.append(f"{known.id} of {known.namespace}" if known.namespace else known.id)
 
     def tell(self) -> int:
         """Say it, and give the exit status."""
@@ -42,7 +53,10 @@ class Report:
         if self.running:
             print(f"{self.running} are in progress: see that no owner works on in the old store", file=sys.stderr)
         for reason, count in self.left.items():
-            print(f"not carried: {count} ({reason})", file=sys.stderr)
+            names = self.names.get(reason, [])
+            more = f", and {count - len(names):,} more" if names and count > len(names) else ""
+            which = f": {', '.join(map(printable, names))}{more}" if names else ""
+            print(f"not carried: {count} ({printable(reason)}){which}", file=sys.stderr)
         return REFUSED if self.left else FINE
 
 
@@ -76,7 +90,7 @@ def _pages(source: Store, namespace: str | None) -> Iterator[Sequence[RecordView
 def _fit(item: RecordView | Unreadable, scopes: Sequence[str], report: Report) -> RecordView | None:
     """The record as it is carried; ``None``, and a reason in the report, if it is not."""
     if isinstance(item, Unreadable):
-        report.left[DAMAGED] += 1
+        report.leave(DAMAGED, item)
         return None
     if item.expired:
         report.expired += 1
@@ -89,7 +103,7 @@ def _named(view: RecordView, scopes: Sequence[str], report: Report) -> RecordVie
     name = view.record.key
     fitting = {scope for scope in scopes if name.startswith(f"{scope}:") and len(name) > len(scope) + 1}
     if len(fitting) != 1:
-        report.left[NAMELESS] += 1
+        report.leave(NAMELESS, view)
         return None
     (scope,) = fitting
     key = name[len(scope) + 1 :]
@@ -110,15 +124,16 @@ def _load(target: Loads, views: Sequence[RecordView], report: Report) -> None:
 
 
 def _load_singly(target: Loads, views: Sequence[RecordView], report: Report) -> None:
-    errors: list[NotwiceError] = []
+    refused: list[tuple[RecordView, NotwiceError]] = []
     for view in views:
         try:
             _load(target, [view], report)
         except NotwiceError as error:
-            errors.append(error)
-            if len(errors) == len(views):  # it is not about the records
+            refused.append((view, error))
+            if len(refused) == len(views):  # it is not about the records
                 raise
-    report.left.update(f"refused by the other store: {error}" for error in errors)
+    for view, error in refused:
+        report.leave(f"refused by the other store: {error}", view)
 
 
 def _count(target: Loads, view: RecordView, report: Report, *, stored: bool) -> None:
@@ -131,4 +146,4 @@ def _count(target: Loads, view: RecordView, report: Report, *, stored: bool) -> 
     if reply.record == record:
         report.there += 1
     else:
-        report.left[TAKEN] += 1
+        report.leave(TAKEN, view)

@@ -55,7 +55,7 @@ _NAMES: Final = Record._fields[_BASE:]
 _DEFAULT_OF: Final = {name: Record._field_defaults[name] for name in _NAMES}
 _DEFAULTS: Final = tuple(_DEFAULT_OF.values())
 _NEWER = "it was written by a newer release; upgrade this process"
-_DAMAGED = "it is damaged; ask an operator to look the effect up where it happened"
+_DAMAGED = "it is damaged; look the effect up where it happened"
 
 
 def encode_record(record: Record) -> bytes:

@@ -39,7 +39,7 @@ _COMPRESSED, _ENCRYPTED = b"c", b"e"
 _NEWER = "it was sealed by a newer release; upgrade this process"
 _DAMAGED = (
     "it does not open: it is damaged, was moved from another record, or its key is another one than the one it was "
-    "sealed with; ask an operator to look the effect up where it happened"
+    "sealed with; look the effect up where it happened"
 )
 
 

@@ -44,7 +44,7 @@ _NANOS_MAX: Final = 253_402_300_800 * 10**9  # the year 10000: a later time is n
 _STATUSES: Final = range(100, 1000)
 _ETAG_BYTES: Final = 16
 _LEASE_MS: Final = 300_000
-_DAMAGED: Final = "its entry is damaged; ask an operator to look the effect up where it happened"
+_DAMAGED: Final = "its entry is damaged; look the effect up where it happened"
 _NEWER: Final = "its entry was written by a newer release; upgrade this process"
 
 

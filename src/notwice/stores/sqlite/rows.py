@@ -14,7 +14,7 @@ from notwice.stores.clocks import Moment
 from notwice.stores.shared import Name, deadline_ms, name_of, place_after, reply_of, stamped
 from notwice.stores.sqlite import schema
 
-DAMAGED = "its bytes are not those that were written; ask an operator to look the effect up where it happened"
+DAMAGED = "its bytes are not those that were written; look the effect up where it happened"
 
 
 class Row(NamedTuple):
