@@ -44,7 +44,7 @@ EVENTS: dict[str, tuple[int, str]] = {
     "heartbeat_stopped": (logging.WARNING, "a handler has run longer than run_max; its lease is no longer renewed"),
     "reconcile_unknown": (logging.WARNING, "the reconcile function could not say what became of the effect"),
     "recovery_failed": (logging.ERROR, "a handler for recovery raised; it is tried again later, or held"),
-    "store_unavailable": (logging.ERROR, "the store did not answer; nothing ran"),
+    "store_unavailable": (logging.ERROR, "the store did not answer; the handler did not run"),
     "unguarded": (logging.ERROR, "an operation ran without a guard, as store_failure='proceed' asks"),
     "purged": (logging.DEBUG, "expired records were dropped"),
     "purge_failed": (logging.WARNING, "expired records could not be dropped; they are tried again the next time"),
@@ -63,7 +63,7 @@ class Observer(Protocol):
 
 
 class LogObserver:
-    """Logs each event under the logger ``notwice``, at the level of `EVENTS`; handler values are never logged."""
+    """Logs each event in one line under the logger ``notwice``, at the level of `EVENTS`; never a handler's value."""
 
     def __init__(self, logger: logging.Logger | None = None) -> None:
         self._logger = logger or logging.getLogger("notwice")
@@ -72,7 +72,7 @@ class LogObserver:
         """Log the event."""
         level, meaning = EVENTS[event.name]
         if self._logger.isEnabledFor(level):
-            detail = f" ({event.detail})" if event.detail else ""
+            detail = f" ({' '.join(event.detail.split())})" if event.detail else ""
             self._logger.log(level, "%s: %s%s operation=%s", event.name, meaning, detail, event.operation)
 
 

@@ -191,10 +191,12 @@ class FaultCases:
 
     @pytest.mark.parametrize("face", FACES)
     def test_nobody_listens(self, subject: Subject, face: str) -> None:
-        """P8, P15: a port that nobody listens on is refused at once, with a sentence that holds no password."""
+        """P8, P15: a port that nobody listens on is refused at once: one line, without a password. Nothing was done."""
         with guarded(face, subject.refused) as guard, pytest.raises(StoreUnavailable) as told:
             guard.begin("s", "k")
         assert "127.0.0.1:1" in str(told.value)
+        assert "nothing was done" in str(told.value)
+        assert len(str(told.value).splitlines()) == 1
         assert "secret" not in str(told.value)
 
     @pytest.mark.parametrize("face", FACES)

@@ -132,8 +132,8 @@ def _load_singly(target: Loads, views: Sequence[RecordView], report: Report) -> 
             refused.append((view, error))
             if len(refused) == len(views):  # it is not about the records
                 raise
-    for view, error in refused:
-        report.leave(f"refused by the other store: {error}", view)
+    for view, refusal in refused:
+        report.leave(f"refused by the other store: {refusal}", view)
 
 
 def _count(target: Loads, view: RecordView, report: Report, *, stored: bool) -> None:

@@ -105,7 +105,6 @@ class Busy(Exception):
     """A row or a key is locked by somebody else, and was for as long as the server waits. Nothing was done."""
 
 
-_UNREACHABLE: Final = 2003
 _UNDONE: Final = frozenset({1213, 1020})  # deadlock; changed since the snapshot
 _BUSY: Final = frozenset({1205, 3572})  # lock wait time-out; NOWAIT
 
@@ -136,8 +135,8 @@ def code_of(error: BaseException) -> int:
     return code if isinstance(code, int) else 0
 
 
-def translated(error: Exception, place: Place) -> Exception:
-    """What is raised for an error of the driver."""
+def translated(error: Exception, place: Place, *, connected: bool = True) -> Exception:
+    """What is raised for an error of the driver; before it was `connected`, nothing was done."""
     if isinstance(error, NotwiceError):
         return error
     code = code_of(error)
@@ -145,9 +144,10 @@ def translated(error: Exception, place: Place) -> Exception:
         return Undone(str(error))
     if code in _BUSY:
         return Busy(str(error))
-    text = str(error.args[-1] if error.args else "") or type(error).__name__
-    known = "nothing was done" if code == _UNREACHABLE else "whether a write is there is not known"
-    reason = _SAID.get(code, f"{text}; {known}")
+    text = " ".join(str(error.args[-1] if error.args else "").split()) or type(error).__name__
+    reason = _SAID.get(code, f"{text}; whether a write is there is not known")
+    if not connected:
+        reason = f"{reason.partition('; whether')[0]}; nothing was done"
     return StoreUnavailable(f"{place.shown}: {reason} ({code or type(error).__name__})")
 
 

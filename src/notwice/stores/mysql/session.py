@@ -62,7 +62,7 @@ class Session:
                 program_name="notwice",
             )
         except Exception as error:
-            raise translated(error, place) from error
+            raise translated(error, place, connected=False) from error
         self._cursor = self._connection.cursor()
         self._bound()
         self._poll = select.poll()

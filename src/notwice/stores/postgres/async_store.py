@@ -62,9 +62,9 @@ class AsyncSession:
                 },
             )
         except TimeoutError as error:
-            raise too_slow(place) from error
+            raise too_slow(place, connected=False) from error
         except Exception as error:
-            raise translated(error, place) from error
+            raise translated(error, place, connected=False) from error
         return cls(place, connection)
 
     async def run(self, flow: Generator[Statement, Rows, _T], deadline: float) -> _T:

@@ -129,8 +129,8 @@ _SAID: Final[Mapping[str, str]] = {
 }
 
 
-def translated(error: Exception, place: Place) -> Exception:
-    """What a caller, or a flow, gets for an error of a driver."""
+def translated(error: Exception, place: Place, *, connected: bool = True) -> Exception:
+    """What a caller, or a flow, gets for an error of a driver; before it was `connected`, nothing was done."""
     if isinstance(error, NotwiceError):
         return error
     state = str(getattr(error, "sqlstate", None) or "")
@@ -138,8 +138,8 @@ def translated(error: Exception, place: Place) -> Exception:
         return Undone(str(error))
     if state == _LOCKED:
         return KeyLocked(f"{place.shown}: an open transaction holds this record; nothing was done")
-    text = str(error).strip() or type(error).__name__
-    reason = _SAID.get(state, f"{text}; whether a write is there is not known")
+    known = "whether a write is there is not known" if connected else "nothing was done"
+    reason = _SAID.get(state) or f"{' '.join(str(error).split()) or type(error).__name__}; {known}"
     return StoreUnavailable(f"{place.shown}: {reason} ({state or type(error).__name__})")
 
 
@@ -148,9 +148,10 @@ def is_harmless(error: BaseException) -> bool:
     return isinstance(error, (Undone, KeyLocked))
 
 
-def too_slow(place: Place) -> StoreUnavailable:
-    """The error of a call that got no answer in time."""
-    return StoreUnavailable(f"{place.shown}: no answer for {place.timeout:g} s; whether a write is there is not known")
+def too_slow(place: Place, *, connected: bool = True) -> StoreUnavailable:
+    """The error of a call that got no answer in time; before it was `connected`, nothing was done."""
+    known = "whether a write is there is not known" if connected else "nothing was done"
+    return StoreUnavailable(f"{place.shown}: no answer for {place.timeout:g} s; {known}")
 
 
 def in_doubt(warning: str, place: Place) -> StoreUnavailable:

@@ -65,7 +65,7 @@ class Session:
                 options=_flags(place),
             )
         except Exception as error:
-            raise translated(error, place) from error
+            raise translated(error, place, connected=False) from error
         self.connection.add_notice_handler(self._warned)
         self._prepared: dict[str, bytes] = {}
         self._poll = select.poll()

@@ -11,7 +11,15 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
-from redis.exceptions import AskError, ClusterDownError, MovedError, NoScriptError, ResponseError, TryAgainError
+from redis.exceptions import (
+    AskError,
+    AuthenticationError,
+    ClusterDownError,
+    MovedError,
+    NoScriptError,
+    ResponseError,
+    TryAgainError,
+)
 
 from notwice.errors import StoreUnavailable
 from notwice.model import Get, Insert, Op, Record, RecordView, Reply
@@ -258,7 +266,9 @@ def routes_known(routes: Routes) -> Flow[None]:
 
 
 def unanswered(lost: Lost, address: Address) -> StoreUnavailable:
-    """The error for a node that gave no answer."""
+    """The error for a node that gave no answer, or let nobody in."""
+    if isinstance(lost.error, AuthenticationError):
+        return StoreUnavailable(f"{shown(address)} refuses this user or password ({lost.error}); nothing was done")
     known = "whether it was carried out is not known" if lost.sent else "nothing was done"
     return StoreUnavailable(f"no answer from {shown(address)} ({lost.error}); {known}")
 
