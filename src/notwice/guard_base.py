@@ -159,7 +159,7 @@ class GuardBase:
         if fingerprint is None:
             current = None if request is ABSENT else fingerprint_value(request)
         elif isinstance(fingerprint, Fingerprint):
-            current = fingerprint
+            current = _well_made(fingerprint)
         else:
             current, by_recipe = fingerprint.current, fingerprint.by
         return make_ask(
@@ -295,6 +295,14 @@ class GuardBase:
         self._runtime.tell(name, view.record, detail=f"by {who}")
 
 
+def _well_made(fingerprint: Fingerprint) -> Fingerprint:
+    recipe, digest = cast("tuple[object, object]", fingerprint)
+    if not isinstance(recipe, str) or not isinstance(digest, bytes):
+        message = "a Fingerprint has the name of its recipe as text, and a digest of bytes. Nothing ran"
+        raise TypeError(message)
+    return fingerprint
+
+
 def _storable(request: object) -> bytes:
     """The request as the record keeps it. Raises `EncodingError` if it can't be kept."""
     data = encode_value(request)
@@ -318,6 +326,11 @@ def _check_operator(who: str, why: str) -> None:
     if not who or not why:
         message = "an operator's move needs who and why: they stay in the record for those who come after"
         raise ValueError(message)
+    if not isinstance(cast("object", who), str) or not isinstance(cast("object", why), str):
+        message = (
+            f"who and why are texts, not {type(who).__name__} and {type(why).__name__}: the record keeps no others"
+        )
+        raise TypeError(message)
 
 
 def _replayed(outcome: Replay) -> Done:

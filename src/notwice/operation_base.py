@@ -207,7 +207,7 @@ class OperationBase:
 
     def _completing(self, value: object, why_omitted: str = "") -> Move:
         self._check_steps()
-        result, error = result_of(value), why_omitted[: core.ERROR_CHARACTERS_MAX]
+        result, error = result_of(value), told_of(why_omitted)[: core.ERROR_CHARACTERS_MAX]
         change = partial(core.finished, state=State.COMPLETED, result=result, error=error)
         return Move("completed", change, ends=True, result=result)
 

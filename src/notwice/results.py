@@ -55,13 +55,22 @@ def _checked(result: Result) -> Result:
         isinstance(kind, ResultKind)
         and isinstance(body, bytes | None)
         and isinstance(status, int)
+        and not isinstance(status, bool)
         and isinstance(headers, tuple)
-        and all(isinstance(text, str) for header in headers for text in header)
+        and all(_is_pair(header) for header in headers)
     )
     if not sound:
         message = "a Result has a ResultKind, a body of bytes or None, a whole number as status, and headers of text"
         raise EncodingError(message)
     return result
+
+
+def _is_pair(header: object) -> bool:
+    match header:
+        case (str(), str()):
+            return True
+        case _:
+            return False
 
 
 def decode_result(result: Result) -> object:

@@ -13,7 +13,7 @@ class Module(NamedTuple):
 
 
 _GUARD: Final = (
-    *("unit/test_begin.py", "unit/test_begin_faults.py", "unit/test_operation.py", "unit/test_operator.py"),
+    *("unit/test_begin.py", "unit/test_begin_faults.py", "unit/test_operation*.py", "unit/test_operator.py"),
     *("unit/test_too_large.py", "unit/test_hostile.py", "unit/test_async_guard.py", "unit/test_decorate.py"),
     *("unit/test_heartbeat.py", "unit/test_waiting.py"),
 )
@@ -35,7 +35,7 @@ MODULES: Final[dict[str, Module]] = {
         ("identity.py",), ("unit/test_identity*.py", "unit/test_business_key.py", "fuzz/test_corpus.py")
     ),
     "codec": Module(
-        ("codec/*.py", "results.py"), ("unit/test_codec*.py", "unit/test_sealing.py", "fuzz/test_corpus.py")
+        ("codec/*.py", "results.py"), ("unit/test_codec*.py", "unit/test_sealing.py", "unit/test_results.py", "fuzz/test_corpus.py")
     ),
     "operation": Module(("operation*.py", "steps.py"), ("unit/test_steps*.py", *_GUARD)),
     "guard": Module(("guard.py", "guard_base.py", "async_guard.py"), _GUARD),

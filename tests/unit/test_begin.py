@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from typing import Any
 
 import pytest
 
@@ -119,6 +120,18 @@ def test_a_fingerprint_is_compared_by_the_recipe_that_made_the_stored_one() -> N
     world.guard.begin(SCOPE, KEY, fingerprint=Fingerprint("old", b"x")).complete(1)
     assert isinstance(world.guard.begin(SCOPE, KEY, fingerprint=Recipes(b"x")), Replay)
     assert isinstance(world.guard.begin(SCOPE, KEY, fingerprint=Recipes(b"y")), Mismatch)
+
+
+@pytest.mark.parametrize(
+    "parts", [("r", "6162"), ("r", None), ("r", bytearray(b"x")), (5, b"x"), (None, b"x")], ids=repr
+)
+def test_a_fingerprint_that_could_not_be_stored_is_refused(parts: Any) -> None:
+    """P3: a ready fingerprint of other types is an error before the store is asked, not a store that failed."""
+    world = World()
+    with pytest.raises(TypeError) as caught:
+        world.guard.begin(SCOPE, KEY, fingerprint=Fingerprint(*parts))
+    assert str(caught.value) == ("a Fingerprint has the name of its recipe as text, and a digest of bytes. Nothing ran")
+    assert world.guard.lookup(SCOPE, KEY) is None
 
 
 def test_a_fingerprint_of_an_unknown_recipe_is_refused() -> None:

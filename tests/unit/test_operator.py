@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -107,6 +109,20 @@ def test_an_operator_must_say_who_and_why() -> None:
     world.crashed()
     with pytest.raises(ValueError, match="who and why"):
         world.guard.release(world.view(), who="ann", why="")
+
+
+@pytest.mark.parametrize(("who", "why", "kinds"), [(5, "x", "int and str"), ("ann", ["x"], "str and list")])
+def test_who_and_why_are_texts(who: Any, why: Any, kinds: str) -> None:
+    """C52: what the audit trail could not be read with again is refused, and nothing changes."""
+    world = World()
+    world.crashed()
+    view = world.view()
+    sentence = f"who and why are texts, not {kinds}: the record keeps no others"
+    for move in (world.guard.release, partial(world.guard.resolve, result=1)):
+        with pytest.raises(TypeError) as caught:
+            move(view, who=who, why=why)
+        assert str(caught.value) == sentence
+    assert world.view().record == view.record
 
 
 def test_an_operators_move_survives_lost_messages() -> None:
