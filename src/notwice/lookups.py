@@ -11,12 +11,15 @@ otherwise: a list that lags and a request that is still on its way look the same
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
-import time
+import socket
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from string import Formatter
+from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol, cast
 from urllib.parse import quote, urlsplit
 
@@ -71,11 +74,12 @@ class RestLookup:
     applied: the states in which it has happened.
     not_applied: the states in which it has not happened and never will. All other states are unknown.
     absent: what it means that there is no such effect: `UNKNOWN`, or `NOT_APPLIED` where "not found" is proof.
-    name: which downstream key: the name that the handler asks for it by, or that of a step.
+    name: which downstream key: exactly the name that the handler asks for it by, or that of a step. Nothing can check
+        it: by a wrong one the lookup finds no effect, and with ``absent=NOT_APPLIED`` the operation runs once more.
     headers: what is sent along, credentials for example, or a function that gives it.
     body: a JSON document to send by POST; ``None``: GET.
     result: makes the operation's result of the effect as it was found; by default that itself.
-    timeout: how long the provider may take, in seconds or as a timedelta. It bounds each wait, and the whole answer.
+    timeout: how long the provider may take from the first byte to the last, in seconds or as a timedelta.
 
     Needs the extra ``lookups``. Raises `ValueError` or `TypeError` with a sentence for settings that can't be used.
     """
@@ -106,6 +110,8 @@ class RestLookup:
             raise TypeError("applied and not_applied are several states: give a list, even of one")
         if self.state is None and (self.applied or self.not_applied):
             raise ValueError("applied and not_applied are states: say by state=... where the effect's state stands")
+        if both := set(self.applied).intersection(self.not_applied):
+            raise ValueError(f"{', '.join(sorted(both))} can't be both: in applied, and in not_applied")
         if self.absent not in (UNKNOWN, NOT_APPLIED):
             raise ValueError(f"absent must be UNKNOWN or NOT_APPLIED, not {self.absent!r}")
         for text in (self.url, *self.matches.values(), *_texts(self.body)):
@@ -121,20 +127,53 @@ class RestLookup:
     def __call__(self, operation: _Operation) -> Applied | Verdict:
         """Ask what became of the effect of `operation`. Raises `LookupFailed` where that stays unknown."""
         httpx, asked, limit = _httpx(), _asked(self, operation), seconds("timeout", self.timeout)
-        deadline, body = time.monotonic() + limit, bytearray()
+        body, extensions = bytearray(), {"trace": (end := _End(limit)).trace}
         try:
             with (
+                end,
                 httpx.Client(timeout=limit, verify=asked.secure, follow_redirects=False) as client,
-                client.stream(asked.method, asked.url, headers=asked.headers, json=asked.document) as response,
+                client.stream(
+                    asked.method, asked.url, headers=asked.headers, json=asked.document, extensions=extensions
+                ) as response,
             ):
                 _check_plain(response.headers)
                 for chunk in response.iter_raw():
                     _take(body, chunk)
-                    if time.monotonic() > deadline:
-                        raise LookupFailed("the provider did not answer in time")
         except httpx.HTTPError as error:
-            raise LookupFailed(f"the provider did not answer: {type(error).__name__}") from error
+            how = "in time" if end.came else f"({type(error).__name__})"
+            raise LookupFailed(f"the provider did not answer {how}") from error
+        if end.came:  # what has no length ends where it is broken off
+            raise LookupFailed("the provider did not answer in time")
         return judged(self, operation, _Answer(response.status_code, bytes(body)))
+
+
+class _End:
+    """Breaks the connection off once the time is over: the client bounds each wait, and what drips never ends."""
+
+    def __init__(self, limit: float) -> None:
+        self.came = False
+        self._socket: socket.socket | None = None
+        self._timer = threading.Timer(limit, self._come)
+        self._timer.daemon = True
+
+    def trace(self, event: str, told: Mapping[str, Any]) -> None:
+        """Note the connection, which the client tells of: first without, then with TLS."""
+        if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
+            self._socket = told["return_value"].get_extra_info("socket")
+
+    def _come(self) -> None:
+        self.came = True
+        if self._socket is not None:
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+    def __enter__(self) -> None:
+        self._timer.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._timer.cancel()
 
 
 class AsyncRestLookup(RestLookup):
@@ -156,7 +195,7 @@ class AsyncRestLookup(RestLookup):
         except TimeoutError as error:
             raise LookupFailed("the provider did not answer in time") from error
         except httpx.HTTPError as error:
-            raise LookupFailed(f"the provider did not answer: {type(error).__name__}") from error
+            raise LookupFailed(f"the provider did not answer ({type(error).__name__})") from error
         return judged(self, operation, _Answer(response.status_code, bytes(body)))
 
 

@@ -225,6 +225,12 @@ async def test_a_provider_that_is_dead_slow_or_breaks_off(provider: Provider) ->
             request.wfile.write(b" ")
         return True
 
+    def drips_headers(request: Any) -> bool:
+        request.wfile.write(b"HTTP/1.1 200 OK\r\nx-slow: ")
+        while not provider.closing.wait(0.02):
+            request.wfile.write(b"a")
+        return True
+
     def ends_early(request: Any) -> bool:
         request.send_response(200)
         request.send_header("content-length", "100")
@@ -235,7 +241,7 @@ async def test_a_provider_that_is_dead_slow_or_breaks_off(provider: Provider) ->
     provider.answer = ends_early
     assert "RemoteProtocolError" in await asked(provider)
     operation = World().own()
-    for answer in (hangs, drips):
+    for answer in (hangs, drips, drips_headers):
         provider.answer = answer
         with pytest.raises(LookupFailed, match="did not answer"):
             RestLookup(**settings(provider, timeout=0.2))(operation)
