@@ -6,10 +6,11 @@ import argparse
 import io
 import os
 import sys
-from collections.abc import Sequence
-from contextlib import closing
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
 
 from notwice import Guard, Privacy, __version__, new_key
 from notwice.cli import commands, doctor, recover, schema, transfer
@@ -20,6 +21,7 @@ from notwice.errors import ForceRequired, InvalidKey, NotwiceError, StoreUnavail
 from notwice.server import options
 from notwice.server.settings import Settings
 from notwice.stores import open_store
+from notwice.stores.findings import UnsafeSettingsWarning
 from notwice.stores.urls import parsed
 
 __all__ = ["main"]
@@ -39,13 +41,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):  # no record may hold what a terminal can't show
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        status = _carry_out(said)
+        with _plain_warnings():
+            status = _carry_out(said)
         print(end="", flush=True)
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         full = not isinstance(error, BrokenPipeError)  # else, whoever read the list has seen enough
         status = _told(error, UNAVAILABLE) if full else FINE
     return status
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Within, a warning about a server's settings is one line for a person, without a place in the source."""
+    usual = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *place: Any) -> None:  # noqa: ANN401 - as it was given
+        if issubclass(category, UnsafeSettingsWarning):
+            print(f"warning: {printable(str(message))}", file=sys.stderr)
+        else:
+            usual(message, category, *place)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = cast("Any", show)  # whose five more parameters go on as they are
+        yield
 
 
 def _carry_out(said: argparse.Namespace) -> int:

@@ -1,5 +1,7 @@
 """Settings that lose claims are found, warned about and refused."""
 
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 
@@ -96,8 +98,21 @@ def test_a_server_that_does_not_say(server: RedisServer) -> None:
         client.execute_command("ACL", "SETUSER", "app", "on", ">pass word", "~*", "+@all", "-config")
     url = server.url().replace("://", "://app:pass%20word@")
     assert findings(url) == {"CONFIG": "warning"}
-    with pytest.raises(StoreUnavailable, match="refuses this user or password .*; nothing was done"):
+    with pytest.raises(StoreUnavailable, match="refuses this user or password"):
         findings(url.replace("pass%20word", "wrong"))
+
+
+def test_the_command_line_warns_in_one_line(server: RedisServer) -> None:
+    """C52: a person is told on standard error, once and without any source code, and the list itself stays clean."""
+    with server.client() as client:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+    words = [sys.executable, "-m", "notwice", "ls", "--store", server.url()]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert ended.stdout == ""
+    warning, found = ended.stderr.splitlines()
+    assert warning.startswith("warning: redis://127.0.0.1:")
+    assert "maxmemory-policy = allkeys-lru: " in warning
+    assert found == "no operations"
 
 
 def test_open_warns_once(server: RedisServer) -> None:
