@@ -3,7 +3,7 @@
 ::
 
     NotwiceError
-    ├── OperationInProgress   the same operation is running elsewhere; nothing ran here
+    ├── OperationInProgress   the same operation is running elsewhere, or pauses; nothing ran here
     ├── OperationUnresolved   its outcome is unknown and its policy holds it; nothing ran here
     ├── UnresolvedFull        the namespace has as many unresolved operations as its policy allows; nothing ran
     ├── RequestMismatch       the key was used for another request; nothing ran
@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from notwice.model import InProgress, Mismatch, RecordView, Unresolved
-from notwice.problems import KINDS, Problem, problem
+from notwice.problems import KINDS, PAUSES, Problem, problem
 
 
 class NotApplied(Exception):
@@ -71,12 +71,19 @@ class NotwiceError(Exception):
 
 
 class OperationInProgress(NotwiceError):
-    """The same operation is running elsewhere; nothing ran here. Repeat the same call after ``retry_after`` seconds."""
+    """The same operation is running elsewhere, or waits to be tried again; nothing ran here.
+
+    Repeat the same call after ``retry_after`` seconds.
+    """
 
     code = "in_progress"
 
     def __init__(self, outcome: InProgress) -> None:
-        super().__init__(f"operation {outcome.view.operation} is running elsewhere. {KINDS[self.code].detail}")
+        if outcome.pauses:
+            message = f"operation {outcome.view.operation} pauses for {outcome.retry_after} s. {PAUSES}"
+        else:
+            message = f"operation {outcome.view.operation} is running elsewhere. {KINDS[self.code].detail}"
+        super().__init__(message)
         self.outcome = outcome
         self.operation = outcome.view.operation
         self.retry_after = outcome.retry_after
@@ -87,16 +94,21 @@ class OperationInProgress(NotwiceError):
 
 
 class OperationUnresolved(NotwiceError):
-    """The outcome is unknown and the policy holds the operation; nothing ran here. Look it up, and resolve it."""
+    """The outcome is unknown and the policy holds the operation; nothing ran here. Look it up, and resolve it.
+
+    With a ``retry_after``, what became of it is asked again after so many seconds: repeat the same call then.
+    """
 
     code = "unresolved"
 
     def __init__(self, outcome: Unresolved) -> None:
         operation = outcome.view.operation
-        super().__init__(
-            f"the outcome of operation {operation} is not known: it may have taken effect. Find out what happened, "
-            f"then resolve or release it (`notwice show {operation}`); a new key could make it happen twice"
-        )
+        unknown = f"the outcome of operation {operation} is not known: it may have taken effect"
+        if outcome.retry_after is None:
+            what = f"Find out what happened, then resolve or release it (`notwice show {operation}`)"
+        else:
+            what = f"What became of it is asked again in {outcome.retry_after} s: repeat the same call then"
+        super().__init__(f"{unknown}. {what}; a new key could make it happen twice")
         self.outcome = outcome
         self.operation = operation
         self.retry_after = outcome.retry_after

@@ -12,7 +12,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
-from notwice.problems import Problem, problem
+from notwice.problems import ASKED_LATER, PAUSES, Problem, problem
 
 AGE_UNKNOWN_MS = 2**53
 """The age of a record that was written under another boot of the host: its owner is gone, so any lease is over."""
@@ -329,16 +329,25 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class InProgress:
-    """A duplicate of an operation whose owner is at work: nothing ran. Ask again after ``retry_after`` seconds."""
+    """A duplicate of an operation whose owner is at work: nothing ran. Ask again after ``retry_after`` seconds.
+
+    Also of one that waits, ``accepted``, for its next re-run: it ``pauses``, and a begin after that runs it.
+    """
 
     view: RecordView
     retry_after: int
 
     def problem(self) -> Problem:
         """The refusal as (status, headers, body) of RFC 9457."""
+        view, detail = self.view, PAUSES if self.pauses else None
         return problem(
-            "in_progress", operation=self.view.operation, state=self.view.state, retry_after=self.retry_after
+            "in_progress", operation=view.operation, state=view.state, retry_after=self.retry_after, detail=detail
         )
+
+    @property
+    def pauses(self) -> bool:
+        """Whether nobody is at work, and the operation waits until it is tried again."""
+        return self.view.state is State.ACCEPTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,8 +362,10 @@ class Unresolved:
 
     def problem(self) -> Problem:
         """The refusal as (status, headers, body) of RFC 9457."""
-        view = self.view
-        return problem("unresolved", operation=view.operation, state=view.state, retry_after=self.retry_after)
+        view, detail = self.view, None if self.retry_after is None else ASKED_LATER
+        return problem(
+            "unresolved", operation=view.operation, state=view.state, retry_after=self.retry_after, detail=detail
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,6 +179,19 @@ KINDS: dict[str, Kind] = {
 }
 
 
+PAUSES = (
+    "An earlier attempt left its outcome unknown, and it is tried again after a pause. Send the same request with the "
+    "same key again then. A new key could repeat the effect."
+)
+"""Says of ``in_progress`` that nobody is at work for the moment."""
+
+ASKED_LATER = (
+    "It may have taken effect. What became of it is asked again after a pause: send the same request with the same key "
+    "again then. A new key could repeat it."
+)
+"""Says of ``unresolved`` that no person has to find it out yet."""
+
+
 def problem(
     code: str,
     *,

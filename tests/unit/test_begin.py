@@ -16,7 +16,10 @@ from notwice import (
     Fingerprint,
     InProgress,
     Mismatch,
+    NotwiceError,
     Operation,
+    OperationInProgress,
+    OperationUnresolved,
     OwnershipLost,
     Policy,
     Replay,
@@ -247,6 +250,37 @@ def test_reruns_pause_longer_each_time_and_end() -> None:
     assert isinstance(outcome, Unresolved)
     assert pauses == [2, 4, 8]
     assert world.view().record.attempt == 5
+
+
+def test_who_waits_for_a_rerun_is_not_told_that_somebody_is_at_work() -> None:
+    """P4: a pause is told as one, with its seconds, by the error and at HTTP; a running operation as running."""
+    world = World(recovery=rerun)
+    first = world.own()
+    assert "is running elsewhere" in str(refused(world, OperationInProgress))
+    first.suspend()
+    world.own().suspend()
+    assert "pauses for 2 s" in str(refused(world, OperationInProgress))
+    assert b"tried again after a pause" in world.begin().problem().body
+
+
+def test_who_waits_for_a_look_up_is_not_told_to_make_one() -> None:
+    """P7: a person is sent for only where nobody is going to ask what became of the effect."""
+    world = World(recovery=reconcile(lambda _: UNKNOWN))
+    world.crashed()
+    error = refused(world, OperationUnresolved)
+    assert "asked again in 30 s" in str(error)
+    assert "resolve" not in str(error)
+    assert b"asked again after a pause" in world.begin().problem().body
+    world = World(recovery=hold)
+    world.crashed()
+    assert "Find out what happened, then resolve or release it" in str(refused(world, OperationUnresolved))
+    assert b"asked again" not in world.begin().problem().body
+
+
+def refused(world: World, kind: type[NotwiceError]) -> NotwiceError:
+    with pytest.raises(kind) as told:
+        world.guard.run(lambda: pytest.fail("it ran"), scope=SCOPE, key=KEY, request=1)
+    return told.value
 
 
 def test_rerun_ends_before_the_next_system_forgets_the_key() -> None:

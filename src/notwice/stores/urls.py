@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 TIMEOUT_MAX: Final = 3_600
 POOL_MAX: Final = 100
+PORT_MAX: Final = 65_535
 
 NAME_CHARACTERS_MAX: Final = 48
 """Servers cut or refuse names after 63 bytes, and those of indexes and further tables are longer than the table's."""
@@ -47,6 +48,17 @@ def parsed(url: str) -> StoreUrl:
         raise ValueError(f"the URL of a {scheme} store has no part after #; write %23 for a # in its path")
     options = parse_qsl(parts.query, keep_blank_values=True)
     return StoreUrl(scheme.lower(), parts.netloc, unquote(parts.path), tuple(options))
+
+
+def check_ports(host: str) -> None:
+    """Raise `ValueError` for a port that is none, without repeating it: it may be a password that has lost its @."""
+    for server in host.rpartition("@")[2].split(","):
+        _, colon, port = server.rpartition("]")[2].partition(":")
+        if colon and not (re.fullmatch(r"[0-9]{1,5}", port) and 1 <= int(port) <= PORT_MAX):
+            raise ValueError(
+                f"what follows the host and its colon is no port from 1 to {PORT_MAX}; if it is a password, @ and the "
+                "host have to come after it"
+            )
 
 
 def one_of(*values: str) -> Callable[[str], str]:

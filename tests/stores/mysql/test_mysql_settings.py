@@ -195,6 +195,7 @@ def test_safe_settings_are_not_warned_of(mariadb: MariadbServer) -> None:
     [
         ("mysql://host", "names a host and a database"),
         ("mysql:///db", "names a host and a database"),
+        ("mysql://user:password@host:abc/db", "no port from 1 to 65535"),
         ("mysql://host/db?tabel=x", "did you mean 'table'"),
         ("mysql://host/db?table=a;drop", "small letter"),
         ("mysql://host/db?pool=0", "from 1 to"),

@@ -68,7 +68,7 @@ def test_a_role_that_may_make_no_tables(
 
 def test_a_schema_of_its_own(system_postgres: PostgresServer) -> None:
     """Schema and table are chosen in the URL; a schema that is not there is named, and never made."""
-    with pytest.raises(StoreUnavailable, match="no such schema"):
+    with pytest.raises(StoreUnavailable, match="no schema payments"):
         begins(system_postgres.url(schema="payments"))
     with system_postgres.connect() as connection:
         connection.execute("CREATE SCHEMA payments")
@@ -227,6 +227,9 @@ def assert_session(store: Store) -> None:
     ("url", "sentence"),
     [
         ("postgresql://host", "names a database"),
+        ("postgresql://user:secret@host:abc/db", "no port from 1 to 65535"),
+        ("postgresql://one,two:65536/db", "no port from 1 to 65535"),
+        ("postgresql://user:se@cret@host/db", "written %40"),
         ("postgresql://host/db?tabel=x", "did you mean 'table'"),
         ("postgresql://host/db?table=a;drop", "small letter"),
         ('postgresql://host/db?schema=a"b', "small letter"),
@@ -237,8 +240,9 @@ def assert_session(store: Store) -> None:
 )
 def test_urls_that_are_refused(url: str, sentence: str) -> None:
     """T21: what can't be used in a URL is refused before anything is connected to, with what to write instead."""
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(ValueError, match=sentence) as told:
         place_of(parsed(url))
+    assert "cret" not in str(told.value)
 
 
 @pytest.mark.parametrize("command", [["ls"], ["stats"], ["show", "idem_1"], ["purge"]], ids=lambda words: words[0])
@@ -255,6 +259,17 @@ def test_looking_makes_no_tables(
     assert "CREATE TABLE" in capsys.readouterr().out
     assert begins(url)
     assert main(["ls", "--store", url]) == 0
+
+
+@pytest.mark.parametrize("command", ["ls", "migrate", "doctor"])
+def test_a_schema_that_is_not_there(
+    system_postgres: PostgresServer, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    """T21: every command says that the schema is missing; none sends a person to `migrate` for that."""
+    assert main([command, "--store", f"{system_postgres.url()}&schema=nosuch"]) == 3
+    told = capsys.readouterr().err
+    assert "there is no schema nosuch; create it" in told
+    assert "migrate" not in told
 
 
 async def test_tables_are_expected_by_the_async_face(system_postgres: PostgresServer) -> None:

@@ -183,6 +183,8 @@ def test_databases_are_apart(one_redis: RedisServer) -> None:
         ("redis://localhost/x", "number"),
         ("redis://a,b/0", "name a server"),
         ("redis://", "name a server"),
+        ("redis://localhost:abc/0", "no port from 1 to 65535"),
+        ("redis+cluster://a:1,b:65536", "no port from 1 to 65535"),
         ("redis+cluster://a:1,b:2/1", "no databases"),
         ("redis://localhost?wait=-1", "number of replicas"),
         ("redis://localhost?wait=all", "number of replicas"),

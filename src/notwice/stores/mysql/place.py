@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
-from notwice.errors import NotwiceError, StoreUnavailable
+from notwice.errors import NotwiceError, RecordTooLarge, StoreUnavailable
 from notwice.stores.mysql.migrations import Names
-from notwice.stores.shared import KeyLocked
-from notwice.stores.urls import StoreUrl, connections, one_of, seconds, sql_name
+from notwice.stores.shared import KeyLocked, PartlyDone
+from notwice.stores.urls import StoreUrl, check_ports, connections, one_of, seconds, sql_name
 
 PORT: Final = 3306
 _NO_PLACE: Final = "a MySQL URL names a host and a database: mysql://user:password@host:3306/database"
@@ -59,6 +59,7 @@ class Place(NamedTuple):
 def place_of(url: StoreUrl) -> Place:
     """Read a URL. Raises `ValueError` for one that can't be used."""
     options = url.read_options(OPTIONS)
+    check_ports(url.host)
     database = url.path.removeprefix("/")
     address = urlsplit(f"//{url.host}")
     if not database or "/" in database or not address.hostname:
@@ -70,7 +71,7 @@ def place_of(url: StoreUrl) -> Place:
         )
     driver: dict[str, object] = {
         "host": address.hostname,
-        "port": _port(address) or PORT,
+        "port": address.port or PORT,
         "user": unquote(address.username or ""),
         "password": unquote(address.password or "").encode(),
         "database": database,
@@ -84,14 +85,6 @@ def place_of(url: StoreUrl) -> Place:
         Names(str(options.get("table", "notwice_record"))),
         **limits,  # type: ignore[arg-type]  # each option's reader gives its type
     )
-
-
-def _port(address: SplitResult) -> int | None:
-    """The port. What stands in its place may be a password without its @, so no error repeats it."""
-    try:
-        return address.port
-    except ValueError:
-        raise ValueError(_NO_PLACE) from None
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------
@@ -153,7 +146,7 @@ def translated(error: Exception, place: Place, *, connected: bool = True) -> Exc
 
 def is_harmless(error: BaseException) -> bool:
     """Whether the connection is as good as before: nothing was done, and no transaction is open."""
-    return isinstance(error, (Undone, Busy, KeyLocked))
+    return isinstance(error, (Undone, Busy, KeyLocked, PartlyDone, RecordTooLarge))
 
 
 def locked(place: Place) -> KeyLocked:

@@ -16,8 +16,8 @@ from notwice.stores.postgres.checks import NAMES, SETTINGS, judged
 from notwice.stores.postgres.dialect import Dialect
 from notwice.stores.postgres.migrations import Names, steps_of
 from notwice.stores.postgres.rows import Statement, found_of, insert_at_once, statement_of
-from notwice.stores.shared import KeyLocked, name_of
-from notwice.stores.tables import HeldKeys, answer_while_locked, rest_is_done
+from notwice.stores.shared import KeyLocked, name_of, replies_or_raise
+from notwice.stores.tables import HeldKeys, answer_while_locked
 
 Rows = Sequence[Sequence[Any]]
 
@@ -25,7 +25,7 @@ ASKED_MAX: Final = 8
 """How often an operation is asked for while rivals commit in between: the second time nearly always tells."""
 
 
-_Replying = Generator[Statement, Rows, dict[int, Reply]]
+_Outcomes = Generator[Statement, Rows, dict[int, Reply | KeyLocked]]
 
 
 class Undone(Exception):
@@ -37,19 +37,19 @@ def applying(ops: Sequence[Op], dialect: Dialect, held: HeldKeys) -> Generator[S
 
     Raises `KeyLocked` if somebody holds a row or a key for longer than the lock time-out: then nothing was done. What
     meets such a lock only when it is asked for again, the others being committed, is carried out one by one, and so
-    are claims of keys that are known to be held.
+    are claims of keys that are known to be held: if one of them is refused, `PartlyDone`.
     """
     if len(ops) == 1:
         return [(yield from _applying_one(ops[0], dialect, held))]
     apart = {index: op for index, op in enumerate(ops) if held.has(op)}
     together = {index: op for index, op in enumerate(ops) if index not in apart}
-    replies = (yield from _together(together, dialect, held)) | (yield from _one_by_one(apart, dialect, held))
-    return [replies[index] for index in range(len(ops))]
+    outcomes = (yield from _together(together, dialect, held)) | (yield from _one_by_one(apart, dialect, held))
+    return replies_or_raise([outcomes[index] for index in range(len(ops))])
 
 
-def _together(ops: Mapping[int, Op], dialect: Dialect, held: HeldKeys) -> _Replying:
+def _together(ops: Mapping[int, Op], dialect: Dialect, held: HeldKeys) -> _Outcomes:
     order = sorted(ops, key=lambda index: name_of(ops[index])[::-1])
-    replies: dict[int, Reply] = {}
+    replies: dict[int, Reply | KeyLocked] = {}
     for _ in range(ASKED_MAX):
         if not order:
             return replies
@@ -72,15 +72,15 @@ def _together(ops: Mapping[int, Op], dialect: Dialect, held: HeldKeys) -> _Reply
     return replies
 
 
-def _one_by_one(ops: Mapping[int, Op], dialect: Dialect, held: HeldKeys) -> _Replying:
+def _one_by_one(ops: Mapping[int, Op], dialect: Dialect, held: HeldKeys) -> _Outcomes:
     """Carry out a part of a batch, each by itself, when others of it may be committed."""
-    replies: dict[int, Reply] = {}
-    try:
-        for index, op in ops.items():
-            replies[index] = yield from _applying_one(op, dialect, held)
-    except KeyLocked as error:
-        raise rest_is_done(error) from error
-    return replies
+    outcomes: dict[int, Reply | KeyLocked] = {}
+    for index, op in ops.items():
+        try:
+            outcomes[index] = yield from _applying_one(op, dialect, held)
+        except KeyLocked as error:
+            outcomes[index] = error
+    return outcomes
 
 
 def _applying_one(op: Op, dialect: Dialect, held: HeldKeys) -> Generator[Statement, Rows, Reply]:
@@ -117,7 +117,8 @@ SELECT pg_is_in_recovery(), current_setting('server_version_num')::integer, curr
     EXISTS (
         SELECT FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
         WHERE nspname = $1::text AND relname = $2::text
-    )
+    ),
+    EXISTS (SELECT FROM pg_namespace WHERE nspname = $1::text)
 """
 
 VERSION_MIN: Final = 120_000
@@ -126,16 +127,21 @@ VERSION_MIN: Final = 120_000
 def looking(names: Names) -> Generator[Statement, Rows, Version]:
     """Look at a server that was connected to: refuse it if it can't keep records, and give the tables' version.
 
-    Raises `StoreUnavailable` for a standby, an older PostgreSQL and another encoding, `UnsupportedRecord` for tables
-    that only a newer release may use.
+    Raises `StoreUnavailable` for a standby, an older PostgreSQL, another encoding and a schema that is not there,
+    `UnsupportedRecord` for tables that only a newer release may use.
     """
-    ((standby, version, encoding, there),) = yield Statement(_SERVER, (names.schema, names.version_table), often=False)
+    asked = Statement(_SERVER, (names.schema, names.version_table), often=False)
+    ((standby, version, encoding, there, schema_there),) = yield asked
     if standby:
         raise StoreUnavailable("this server is a standby, and what it shows may be old; name the primary")
     if version < VERSION_MIN:
         raise StoreUnavailable(f"PostgreSQL 12 or newer is needed; this server has version number {version}")
     if encoding != "UTF8":
         raise StoreUnavailable(f"the database's encoding is {encoding}; create one with ENCODING 'UTF8' for the store")
+    if not schema_there:
+        raise StoreUnavailable(
+            f"there is no schema {names.schema}; create it, or name another one with ?schema=. Nothing was done"
+        )
     if not there:
         return ABSENT
     text = f"SELECT coalesce(max(number), 0), coalesce(max(reader_min), 0) FROM {names.versions}"  # noqa: S608 - checked names

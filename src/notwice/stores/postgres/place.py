@@ -11,8 +11,8 @@ from notwice.errors import NotwiceError, StoreUnavailable
 from notwice.stores.postgres.dialect import Dialect, dialect_of
 from notwice.stores.postgres.flows import Undone
 from notwice.stores.postgres.migrations import Names
-from notwice.stores.shared import KeyLocked
-from notwice.stores.urls import StoreUrl, connections, one_of, seconds, sql_name
+from notwice.stores.shared import KeyLocked, PartlyDone
+from notwice.stores.urls import StoreUrl, check_ports, connections, one_of, seconds, sql_name
 
 LOCK_MS: Final = 50
 """How long a statement waits for rows and keys that others hold: a commit takes less, an open transaction any time."""
@@ -71,6 +71,9 @@ class Place(NamedTuple):
 def place_of(url: StoreUrl) -> Place:
     """Read a URL. Raises `ValueError` for one that can't be used."""
     options = url.read_options(OPTIONS)
+    check_ports(url.host)
+    if url.host.count("@") > 1:  # the driver would take what stands before the last one for a part of the host
+        raise ValueError("an @ in a user or a password is written %40")
     database = url.path.removeprefix("/")
     if not database or "/" in database or not _SERVERS.fullmatch(url.host.rpartition("@")[2]):
         raise ValueError("a PostgreSQL URL names a database: postgresql://user:password@host:5432/database")
@@ -145,7 +148,7 @@ def translated(error: Exception, place: Place, *, connected: bool = True) -> Exc
 
 def is_harmless(error: BaseException) -> bool:
     """Whether the connection is as good as before: the server refused this statement and nothing else."""
-    return isinstance(error, (Undone, KeyLocked))
+    return isinstance(error, (Undone, KeyLocked, PartlyDone))
 
 
 def too_slow(place: Place, *, connected: bool = True) -> StoreUnavailable:

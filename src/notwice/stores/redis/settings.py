@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from notwice.stores.redis.routes import Address
-from notwice.stores.urls import StoreUrl, one_of
+from notwice.stores.urls import StoreUrl, check_ports, one_of
 
 PREFIX: Final = "notwice:"
 PORT: Final = 6379
@@ -76,6 +76,7 @@ OPTIONS: Final[dict[str, Callable[[str], object]]] = {
 def settings_of(url: StoreUrl) -> Settings:
     """Read ``redis://``, ``rediss://``, ``redis+cluster://`` or ``rediss+cluster://``. Raises `ValueError`."""
     options: dict[str, Any] = url.read_options(OPTIONS)
+    check_ports(url.host)
     cluster = url.scheme.endswith("+cluster")
     encrypted = url.scheme.startswith("rediss")
     login: dict[str, Any] = {"protocol": 2, **_account(url.host)}
