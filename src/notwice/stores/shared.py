@@ -107,3 +107,28 @@ class KeyLocked(StoreUnavailable):
 
     What shares trips then carries out each call of the batch by itself, so that only those it is about have to wait.
     """
+
+
+class PartlyDone(StoreUnavailable):
+    """Some operations of a batch have their replies, others were refused, or nobody knows what became of them.
+
+    What shares trips tells each caller of its own operations alone.
+
+    Arguments:
+        outcomes: for each operation its reply, or its error.
+    """
+
+    def __init__(self, outcomes: Sequence[Reply | StoreUnavailable]) -> None:
+        first = next(outcome for outcome in outcomes if isinstance(outcome, StoreUnavailable))
+        super().__init__(f"{first}; other operations of this batch were carried out")
+        self.outcomes = outcomes
+
+
+def replies_or_raise(outcomes: Sequence[Reply | StoreUnavailable]) -> list[Reply]:
+    """The replies to a batch. Raises `PartlyDone`, or the first error if nothing but errors came of it."""
+    replies = [outcome for outcome in outcomes if not isinstance(outcome, StoreUnavailable)]
+    if len(replies) == len(outcomes):
+        return replies
+    if replies:
+        raise PartlyDone(outcomes)
+    raise next(outcome for outcome in outcomes if isinstance(outcome, StoreUnavailable))
