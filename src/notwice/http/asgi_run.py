@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from typing import Any, Final
 
-from notwice.errors import NotwiceError, OwnershipLost
+from notwice.errors import NotwiceError, OwnershipLost, StepsChanged
 from notwice.http.exchange import Answer, Ending, Exchange, Headers, RequestView, offered
 from notwice.http.spool import MEMORY_BYTES_MAX, Spool
 from notwice.operation import AsyncOperation
@@ -98,6 +99,8 @@ class Run:
             raise
         finally:
             self._whole.set()
+            if self._unseen is not None:
+                self._unseen.set()
         await self._break_off(None)
         if self._capture.started and not self._opened:
             await self._open()
@@ -187,7 +190,7 @@ class Run:
         if ending is not None or error is None:
             await self._end(ending)
 
-    async def _end(self, ending: Ending | None) -> OwnershipLost | None:
+    async def _end(self, ending: Ending | None) -> OwnershipLost | StepsChanged | None:
         """Make the operation's last move. What the store could not confirm is repeated by the guard, not here."""
         operation = self._operation
         result = self._capture.result
@@ -205,6 +208,10 @@ class Run:
                     await operation.suspend(self._why_open())
         except OwnershipLost as error:
             return None if ending is Ending.ABANDONED else error
+        except StepsChanged as error:  # the answer speaks of another way than the steps went
+            with contextlib.suppress(NotwiceError):
+                await operation.suspend(error)
+            return error
         except NotwiceError:
             pass
         finally:

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Final
 from wsgiref.types import StartResponse, WSGIApplication
 
-from notwice.errors import NotwiceError, OwnershipLost
+from notwice.errors import NotwiceError, OwnershipLost, StepsChanged
 from notwice.http.exchange import Answer, Ending, Exchange, Headers, RequestView, offered
 from notwice.http.spool import Spool
 from notwice.operation import Operation
@@ -152,7 +152,7 @@ class Run:
         rest = self._flushed()
         return iter([rest] if rest else [])  # an empty chunk would end the answer on some servers
 
-    def _settle(self) -> OwnershipLost | None:
+    def _settle(self) -> OwnershipLost | StepsChanged | None:
         self._settled = True
         if self._operation.ended:
             return None
@@ -177,7 +177,7 @@ class Run:
         if ending is not None or error is None:
             self._end(ending)
 
-    def _end(self, ending: Ending | None) -> OwnershipLost | None:
+    def _end(self, ending: Ending | None) -> OwnershipLost | StepsChanged | None:
         """Make the operation's last move. What the store could not confirm is repeated by the guard, not here."""
         operation = self._operation
         result = self._capture.result
@@ -195,6 +195,10 @@ class Run:
                     operation.suspend("the handler ended without a whole answer")
         except OwnershipLost as error:
             return None if ending is Ending.ABANDONED else error
+        except StepsChanged as error:  # the answer speaks of another way than the steps went
+            with suppress(NotwiceError):
+                operation.suspend(error)
+            return error
         except NotwiceError:
             pass
         finally:
