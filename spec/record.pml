@@ -126,6 +126,7 @@
 #define RESOLVE 13      /* an operator's */
 #define RELEASE 14
 #define RESTART 15      /* a release that drops the steps */
+#define FORGET 16       /* a suspend by a handler that was left without a move */
 
 #define CREATED(m) ((m) & 1)            /* what a claim knows and a write carries: it created the record; */
 #define TOUCHED(m) (((m) >> 1) & 1)     /* something was begun under it; */
@@ -164,6 +165,7 @@ hidden byte q, z, to, known, expected, leaving, carried; hidden int row, msk;   
 #define DECIDES(...)
 #define LEAVES(...)
 #define KEEPS(...)
+#define PROVES(...)
 #define FOLLOWS(...)
 
 inline FRESH(x) {

@@ -43,6 +43,7 @@ LEAVES(CHECKPOINT, ANY,    ANY,    ANY,       IN_PROGRESS, NONE,        DROPPED,
 LEAVES(COMPLETE,   ANY,    ANY,    ANY,       TERMINAL,    NONE,        KEPT,    STAYS)
 LEAVES(SUSPEND,    ANY,    ANY,    ANY,       ACCEPTED,    NONE,        DROPPED, STAYS)
 LEAVES(ANSWER,     ANY,    ANY,    ANY,       ACCEPTED,    NONE,        KEPT,    STAYS)
+LEAVES(FORGET,     ANY,    ANY,    ANY,       ACCEPTED,    NONE,        DROPPED, STAYS)
 LEAVES(PUT_BACK,   ANY,    ANY,    ANY,       ACCEPTED,    NONE,        DROPPED, STAYS)
 LEAVES(ABANDON,    YES,    NO,     ANY,       ACCEPTED,    AS_NEW,      DROPPED, STAYS)
 LEAVES(ABANDON,    NO,     NO,     YES,       ACCEPTED,    BY_OPERATOR, DROPPED, STAYS)
@@ -65,6 +66,15 @@ KEEPS(YES,   NO,     ANY,       HOLD,      HOLD,      NO)
 KEEPS(YES,   NO,     RECONCILE, ANY,       RECONCILE, NO)
 KEEPS(YES,   NO,     ANY,       RECONCILE, RECONCILE, NO)
 KEEPS(YES,   NO,     RERUN,     RERUN,     RERUN,     NO)
+
+/* PROVES: whether an unfinished record that was marked "atomic" still is, after its owner's last move: not if its handler was left
+   without one, for then its rows may be committed. The model's handlers have no such fault. */
+
+/*     write    atomic */
+PROVES(SUSPEND, YES)
+PROVES(ANSWER,  YES)
+PROVES(FORGET,  NO)
+PROVES(ABANDON, YES)
 
 /* FOLLOWS: which state may follow which by a swap on the same record. */
 FOLLOWS(IN_PROGRESS, IN_PROGRESS)

@@ -179,6 +179,8 @@ class AsyncGuard(GuardBase):
             if isawaitable(found):
                 found = await found
             value = computed(found)
+            if operation.joined:
+                return Done(value, replayed=False, operation=operation.operation)
             return await self._finish(operation, value, policy)
 
     async def run(
@@ -488,6 +490,7 @@ class AsyncGuard(GuardBase):
             return "elsewhere"
         if not isinstance(outcome, AsyncOperation):
             return self._settled_by_asking(outcome, work)
+        outcome._patient = True
         try:
             async with outcome as operation:
                 found: Any = work.function(operation, **work.values)

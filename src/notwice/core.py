@@ -70,7 +70,9 @@ from notwice.results import decode_result
 READS_MAX: Final = 8  # a loser has seen eight rivals win: more is a storm, and waiting is better than spinning
 SENDS_MAX: Final = 3  # one send and two more when the answer is lost, all within one store_timeout
 RETRY_AFTER_MAX: Final = 30  # seconds; a duplicate is told to wait as long as the first has run, within 1 to 30
-PAUSE_MAX_MS: Final = 300_000  # re-runs come after 0, 2, 4, 8 ... 256, 300 seconds
+PAUSE_MAX_MS: Final = (
+    300_000  # re-runs come after 0, 2, 4, 8 ... 256, 300 seconds
+)
 RECONCILE_PAUSE_MS: Final = 30_000  # an unknown outcome is not asked for again before
 ERROR_CHARACTERS_MAX: Final = 500
 SINCE: Final = "; since then: "  # between what went wrong and what came of it
@@ -395,15 +397,23 @@ def finished(record: Record, etag: bytes, *, state: State, result: Result, error
     return make_record(fields)
 
 
-def suspended(record: Record, etag: bytes, *, error: str, answer: Result | None) -> Record:
-    """The record with nobody at work and an unknown outcome; `answer` is what was sent, if that was whole."""
+def suspended(
+    record: Record, etag: bytes, *, error: str, answer: Result | None, patient: bool = False, proves: bool = True
+) -> Record:
+    """The record with nobody at work and an unknown outcome; `answer` is what was sent, if that was whole.
+
+    `patient`: nothing ran, and what is in the way won't be gone in seconds; so no attempt is to be used up in seconds.
+    Without `proves` the rows of an atomic operation may be committed, so that its record is no proof any more.
+    """
     reruns = record.attempt - record.rerun_from_attempt
+    pause_ms = PAUSE_MAX_MS if patient else min(PAUSE_MAX_MS, 1000 * 2 ** min(reruns, 10))
     return record._replace(
         etag=etag,
         state=State.ACCEPTED,
         error=error[:ERROR_CHARACTERS_MAX],
         result=answer,
-        pause_ms=min(PAUSE_MAX_MS, 1000 * 2 ** min(reruns, 10)) if reruns else 0,
+        pause_ms=pause_ms if reruns else 0,
+        terms=record.terms if proves else record.terms._replace(atomic=False),
     )
 
 
@@ -440,7 +450,9 @@ def _after(cause: str, later: str) -> str:
     return cause[: ERROR_CHARACTERS_MAX - len(later)] + later
 
 
-def abandoned(record: Record, etag: bytes, *, claim: Claim, touched: bool, why: str = "") -> Record:
+def abandoned(
+    record: Record, etag: bytes, *, claim: Claim, touched: bool, why: str = "", patient: bool = False
+) -> Record:
     """The record with this claim undone, and no more than this claim.
 
     Free for any request only if this claim created the record and nothing was begun under it; else back to
@@ -452,7 +464,7 @@ def abandoned(record: Record, etag: bytes, *, claim: Claim, touched: bool, why: 
         fields: dict[str, Any] = {"released": Released.AS_NEW, "error": error, "pause_ms": 0, "request": None}
         return record._replace(etag=etag, state=State.ACCEPTED, **fields)
     mark = Released.NO if claim.prior is None or touched else claim.prior.released
-    return suspended(record, etag, error=error, answer=None)._replace(released=mark)
+    return suspended(record, etag, error=error, answer=None, patient=patient)._replace(released=mark)
 
 
 def disowned(record: Record, etag: bytes, *, claim: Claim) -> Record:

@@ -91,11 +91,14 @@ def refuse_lazy(function: Callable[..., Any], *, asynchronous: bool) -> None:
     inner: Any = function
     while isinstance(inner, functools.partial):
         inner = inner.func
-    if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
+    called = getattr(type(inner), "__call__", None)  # noqa: B004 - of an object that is called like a function
+    kinds = (inner, called)
+    if any(inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in kinds):
         message = "a generator can't be guarded, for its effect has no end to record: guard a function that consumes it"
         raise TypeError(message)
-    if inspect.iscoroutinefunction(inner) and not asynchronous:
-        message = "this is a coroutine function, which a plain guard can't run: use AsyncGuard"
+    if any(map(inspect.iscoroutinefunction, kinds)) and not asynchronous:
+        name = getattr(inner, "__qualname__", type(inner).__qualname__)
+        message = f"{name} is a coroutine function, which a plain guard can't run: use AsyncGuard"
         raise TypeError(message)
 
 

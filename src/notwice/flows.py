@@ -7,6 +7,7 @@ heartbeat) does the waiting. A store that did not answer is thrown in as `StoreU
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Generator, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Final, Protocol
 

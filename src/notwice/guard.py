@@ -172,6 +172,8 @@ class Guard(GuardBase):
         with outcome as operation:
             found: Any = function()
             value = computed(found)
+            if operation.joined:
+                return Done(value, replayed=False, operation=operation.operation)
             return self._finish(operation, value, policy)
 
     def run(
@@ -476,6 +478,7 @@ class Guard(GuardBase):
             return "elsewhere"
         if not isinstance(outcome, Operation):
             return self._settled_by_asking(outcome, work)
+        outcome._patient = True
         try:
             with outcome as operation:
                 found: Any = work.function(operation, **work.values)

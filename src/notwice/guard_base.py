@@ -14,6 +14,7 @@ from notwice.core import Ask, make_ask
 from notwice.decorate import refuse_lazy
 from notwice.errors import (
     EncodingError,
+    InvalidKey,
     OperationInProgress,
     OperationUnresolved,
     RecordedFailure,
@@ -100,7 +101,7 @@ class GuardBase:
 
     def __init__(self, runtime: Runtime, policy: Policy, namespace: str) -> None:
         self._runtime = runtime
-        self._policy = _checked(policy)
+        self._policy = self._checked(policy)
         self._namespace = identity.check_namespace(namespace)
 
     @property
@@ -114,7 +115,21 @@ class GuardBase:
         return bool(self._runtime.handlers)
 
     def within(self, namespace: str) -> Self:
-        """The same guard, bound to `namespace`. It shares the store, and is closed with it."""
+        """The same guard, bound to `namespace`. It shares the store, and is closed with it.
+
+        Raises `InvalidKey` for what names nobody; so does the empty text, the namespace of a guard that was given none:
+        callers without a name would share it, and each other's answers.
+        """
+        if namespace == "":
+            message = (
+                "within takes whose keys these are, and an empty text is nobody: callers without a name would be given "
+                "each other's answers. Refuse them, or use a guard without a namespace where all callers are one"
+            )
+            raise InvalidKey(message)
+        return self._bound(namespace)
+
+    def _bound(self, namespace: str) -> Self:
+        """The same, also for the default namespace."""
         bound = object.__new__(type(self))
         GuardBase.__init__(bound, self._runtime, self._policy, namespace)
         return bound
@@ -133,6 +148,7 @@ class GuardBase:
 
         def register(function: _F) -> _F:
             refuse_lazy(function, asynchronous=self._asynchronous)
+            self._policy_of(policy)
             self._runtime.handlers.add(scope, function, policy, needs_request=needs_request)
             return function
 
@@ -141,7 +157,15 @@ class GuardBase:
     # -- before
 
     def _policy_of(self, policy: Policy | None) -> Policy:
-        return self._policy if policy is None else _checked(policy)
+        return self._policy if policy is None else self._checked(policy)
+
+    def _checked(self, policy: Policy) -> Policy:
+        if not isinstance(cast("object", policy), Policy):
+            message = f"policy must be a Policy, such as Policy(recovery=rerun), not {policy!r}"
+            raise TypeError(message)
+        if policy.recovery.function is not None:
+            refuse_lazy(policy.recovery.function, asynchronous=self._asynchronous)
+        return policy
 
     def _asking(
         self,
@@ -313,13 +337,6 @@ def _storable(request: object) -> bytes:
         )
         raise EncodingError(message)
     return data
-
-
-def _checked(policy: Policy) -> Policy:
-    if not isinstance(cast("object", policy), Policy):
-        message = f"policy must be a Policy, such as Policy(recovery=rerun), not {policy!r}"
-        raise TypeError(message)
-    return policy
 
 
 def _check_operator(who: str, why: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final, Self, TypeVar, cast
 from notwice import core
 from notwice.codec import check_encodable
 from notwice.decorate import computed, isawaitable, refuse_lazy, returned
-from notwice.errors import NotwiceError, OwnershipLost
+from notwice.errors import NotwiceError, OwnershipLost, StoreUnavailable
 from notwice.model import Result
 from notwice.operation_base import BEAT, CURRENT, Move, OperationBase
 from notwice.results import OMITTED
@@ -172,13 +172,18 @@ class Operation(OperationBase):
         return self._runtime.store
 
     def _move_within(self, move: Move, transaction: object) -> None:
-        store = self._within or joined(self._store, transaction)
+        try:
+            store = self._within or joined(self._store, transaction)
+        except (TypeError, ValueError):
+            self._unproven = True  # what is no open transaction may have committed the rows already
+            raise
         try:
             drive_within(self._flow_within(move), cast("Joined", store))
         except OwnershipLost as error:
             self._failed(error)
             raise
-        self._joined = self._joined or move.ends
+        if move.ends:
+            self._joined = store
 
     def __enter__(self) -> Self:
         self._home = self._lane()
@@ -195,10 +200,11 @@ class Operation(OperationBase):
         try:
             if self._within is None:
                 self._move(self._leaving(error))
-        except NotwiceError:
-            if error is None:
-                raise
-        if error is None:
+        except NotwiceError as failure:
+            if error is not None or (self.joined and isinstance(failure, StoreUnavailable)):
+                return  # what becomes of it is settled behind the caller
+            raise
+        if error is None and not self._own.record.terminal:
             raise self._not_completed()
 
 
@@ -343,13 +349,18 @@ class AsyncOperation(OperationBase):
         return self._runtime.asynchronous
 
     async def _move_within(self, move: Move, transaction: object) -> None:
-        store = self._within or await joined_async(self._store, transaction)
+        try:
+            store = self._within or await joined_async(self._store, transaction)
+        except (TypeError, ValueError):
+            self._unproven = True  # what is no open transaction may have committed the rows already
+            raise
         try:
             await drive_within_async(self._flow_within(move), cast("AsyncJoined", store))
         except OwnershipLost as error:
             self._failed(error)
             raise
-        self._joined = self._joined or move.ends
+        if move.ends:
+            self._joined = store
 
     async def __aenter__(self) -> Self:
         self._home = self._lane()
@@ -366,10 +377,11 @@ class AsyncOperation(OperationBase):
         try:
             if self._within is None:
                 await self._move(self._leaving(error))
-        except NotwiceError:
-            if error is None:
-                raise
-        if error is None:
+        except NotwiceError as failure:
+            if error is not None or (self.joined and isinstance(failure, StoreUnavailable)):
+                return  # what becomes of it is settled behind the caller
+            raise
+        if error is None and not self._own.record.terminal:
             raise self._not_completed()
 
 

@@ -59,12 +59,14 @@ class OperationBase:
         "_home",
         "_joined",
         "_own",
+        "_patient",
         "_policy",
         "_process",
         "_runtime",
         "_steps",
         "_token",
         "_told_lost",
+        "_unproven",
         "_within",
         "guarded",
     )
@@ -98,7 +100,9 @@ class OperationBase:
         self._steps: Steps | None = None  # made by the first step
         self._home = self._lane()  # the task or thread that runs the handler
         self._within = within  # where a claim on the caller's transaction goes on
-        self._joined = False  # a last move was made on the caller's transaction, which may or may not be committed
+        self._joined: Joined | AsyncJoined | None = None  # where a last move was made, which may not be committed
+        self._patient = False  # it is a worker's: who else asks for it has a pace of their own
+        self._unproven = False  # its rows may be committed without its end
         if guarded and within is None:
             runtime.heart.add(self._hold, now + beat_seconds)
 
@@ -151,12 +155,17 @@ class OperationBase:
     @property
     def ended(self) -> bool:
         """Whether a last move was made, be it confirmed or not."""
-        return self._own.ended or self._joined or self._own.pending is not None
+        return self._own.ended or self.joined or self._own.pending is not None
+
+    @property
+    def joined(self) -> bool:
+        """Whether a last move was made on the caller's transaction, which may or may not be committed."""
+        return self._joined is not None
 
     @property
     def finishing(self) -> bool:
         """Whether it was finished, or will be as soon as the store, or the caller's transaction, has confirmed that."""
-        return self._joined or (self._own.pending or self._own.record).terminal
+        return self.joined or (self._own.pending or self._own.record).terminal
 
     @property
     def freed(self) -> bool:
@@ -219,12 +228,21 @@ class OperationBase:
     def _suspending(self, error: object, answer: Result | None) -> Move:
         kind = type(error).__name__ if isinstance(error, BaseException) else ""
         answer = None if answer is None else result_of(answer)
-        change = partial(core.suspended, error=told_of(error), answer=answer)
+        proves = not (self._unproven and self._own.record.terms.atomic)
+        change = partial(
+            core.suspended,
+            error=told_of(error),
+            answer=answer,
+            patient=isinstance(error, StepsChanged),  # a release mends that, and no repetition
+            proves=proves,
+        )
         return Move("suspended", change, ends=True, forgiving=True, result=answer, detail=kind)
 
     def _abandoning(self, error: object = "") -> Move:
         own = self._own
-        change = partial(core.abandoned, claim=own.claim, touched=own.touched, why=told_of(error))
+        change = partial(
+            core.abandoned, claim=own.claim, touched=own.touched, why=told_of(error), patient=self._patient
+        )
         kept = self._kept_back()
         return Move("not_freed" if kept else "abandoned", change, ends=True, forgiving=True, detail=kept)
 
@@ -273,7 +291,10 @@ class OperationBase:
     def _leaving(self, error: BaseException | None) -> Move:
         """The move for a handler that left without one."""
         policy = self._policy
+        if error is None and self.joined:
+            return self._suspending("ended on a transaction that was not committed", None)
         if error is None:
+            self._unproven = True
             return self._suspending("left without an answer", None)
         if isinstance(error, StepsChanged):  # whatever else it may count as, what is done is not known
             return self._suspending(error, None)
@@ -289,6 +310,8 @@ class OperationBase:
         """Whether nothing is left to do for a handler that leaves; who never heard of its loss is to hear of it now."""
         if self._process is not self._runtime.process:
             return True
+        if error is None and not self._own.ended and self._joined is not None and self._within is None:
+            return self._joined.is_open()  # what comes of it is not known yet
         if error is None:
             return self.ended and (not self.lost or self._told_lost)
         if self._within is not None:
@@ -296,8 +319,20 @@ class OperationBase:
         return self._own.ended or self._own.pending is not None  # what was joined may have been rolled back
 
     def _not_completed(self) -> NotCompleted:
-        left = "it is suspended" if self._within is None else "roll its transaction back"
-        return NotCompleted(f"operation {self.operation} was left without an answer; {left}")
+        if self.joined:
+            happened = "was ended on a transaction that was not committed"
+            left = "it is suspended, and the next retry runs it again"
+        elif self._within is not None:
+            happened, left = "was left without an answer", "roll its transaction back"
+        elif self._unproven and self._policy.atomic:
+            happened = "was left without an answer"
+            left = (
+                "it is suspended, and its recovery policy applies, as for one that is not atomic: its rows may be "
+                "committed. Complete it on their transaction"
+            )
+        else:
+            happened, left = "was left without an answer", "it is suspended"
+        return NotCompleted(f"operation {self.operation} {happened}; {left}")
 
     def _check_process(self) -> None:
         """Raise in a forked child, before its copy of a gate is waited for: the owner is the parent."""
@@ -361,6 +396,7 @@ class OperationBase:
             atomic = self._own.record.terms.atomic and move.event == "completed"
             wrong = "is atomic: complete it together with its rows, by transaction=..." if atomic else ""
         if wrong:
+            self._unproven = True  # who completes it apart from its rows has committed them, or will
             raise ValueError(f"operation {self._own.record.id} {wrong}")
 
     def _ready(self, move: Move, transaction: object) -> bool:
@@ -391,9 +427,10 @@ class OperationBase:
         return move.change(self._own.record, b"")
 
     def _flow(self, move: Move) -> Generator[Op, Reply, Record]:
-        return flows.move(
+        flow = flows.move(
             self._own, move.change, ends=move.ends, forgiving=move.forgiving, new_etag=self._runtime.new_etag
         )
+        return flows.after_a_transaction(self._own, flow) if self.joined else flow
 
     def _flow_within(self, move: Move) -> Generator[Op, Reply, Record]:
         return flows.move_within(self._own, move.change, new_etag=self._runtime.new_etag)
@@ -410,7 +447,7 @@ class OperationBase:
         runtime = self._runtime
         if move.event and runtime.observer is not None:
             record = self._own.record  # after a move on a transaction, it may be found finished by that
-            event = str(record.state) if self._joined and record.terminal else move.event
+            event = str(record.state) if self.joined and record.terminal else move.event
             runtime.tell(event, record, detail=move.detail)
         if move.ends:
             runtime.on_end(self._own)

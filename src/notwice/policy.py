@@ -134,7 +134,8 @@ class Policy:
     recovery: what a later begin may do with an unresolved operation: `hold`, `rerun` or ``reconcile(fn)``.
     rerun_within: how long after the first claim `rerun` may still run it again; ``None``: for ever. Keep it below
         the time for which the next system remembers the downstream key.
-    attempts_max: how many attempts `rerun` may make in all; ``None``: any number.
+    attempts_max: how many attempts `rerun` may make in all; ``None``: any number. The pauses between them are 0, 2, 4,
+        8 ... seconds, at most five minutes: 5 attempts are over in half a minute, 20 in an hour, 250 in twenty hours.
     settle: how long every earlier owner must have been silent before `reconcile` runs it again; ``None``: one lease.
     unresolved_max: how many operations of one namespace may be unresolved before new ones are refused, so that no
         tenant fills the store; ``None``: any number. See `notwice.backlog` for how exact that is.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from notwice import Operation, Policy
+from notwice import AsyncGuard, Guard, Operation, Policy, reconcile
+from notwice.lookups import AsyncRestLookup, RestLookup
 from notwice.recovery import Handlers, literally
+from notwice.stores.memory import MemoryStore
 from tests.unit.worlds import SCOPE, World
 
 
@@ -99,3 +101,26 @@ def test_a_handler_that_can_not_be_called_is_refused_before_it_uses_up_attempts(
             guard.recovers(scope)(finished)
     with pytest.raises(TypeError, match="called with the operation, and can't be"):
         guard.recovers("refund")(lambda: None)
+
+
+def test_a_lookup_for_event_loops_is_refused_by_a_guard_that_blocks() -> None:
+    """It would never be awaited, so that each answer is "unknown": refused where it is given, not after a crash."""
+    settings = {"url": "http://127.0.0.1:9/{key}", "matches": {"key": "{key}"}}
+    policy = Policy(recovery=reconcile(AsyncRestLookup(**settings)))  # type: ignore[arg-type]  # settings of two types
+    world = World()
+    with pytest.raises(TypeError, match="AsyncRestLookup is a coroutine function"):
+        Guard(MemoryStore(), policy=policy)
+    with pytest.raises(TypeError, match="AsyncRestLookup"):
+        world.guard.begin(SCOPE, "k", policy=policy)
+    with pytest.raises(TypeError, match="AsyncRestLookup"):
+        world.guard.recovers(SCOPE, policy=policy)(finished)
+    assert world.guard.lookup(SCOPE, "k") is None
+    AsyncGuard(MemoryStore(), policy=policy)
+    Guard(MemoryStore(), policy=Policy(recovery=reconcile(RestLookup(**settings))))  # type: ignore[arg-type]  # as above
+
+
+def test_a_state_is_applied_or_not() -> None:
+    """P10: a state that stands in both lists would be taken for whichever is asked first."""
+    states = {"state": "s", "applied": ["done", "sent"], "not_applied": ["sent"]}
+    with pytest.raises(ValueError, match="sent can't be both"):
+        RestLookup(url="http://127.0.0.1:9/{key}", matches={"key": "{key}"}, **states)  # type: ignore[arg-type]  # as above

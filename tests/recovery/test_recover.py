@@ -398,7 +398,10 @@ def test_an_atomic_operation_that_was_not_committed_runs_again(database: Path) -
             operation.complete("booked", transaction=connection)
             connection.execute("COMMIT")
 
-    assert guard.recover({SCOPE: lambda operation: "without its rows"}) == Round(failed=1)
+    def fail(operation: Operation) -> None:
+        raise ConnectionError(operation.scope)
+
+    assert guard.recover({SCOPE: fail}) == Round(failed=1)
     clock.advance(2)
     assert guard.recover({SCOPE: book}) == Round(finished=1)
     assert (entries(database), guard.begin(SCOPE, KEY).result) == ([5], "booked")  # type: ignore[union-attr]  # a replay

@@ -59,12 +59,13 @@ class Table:
     decides: tuple[Row, ...]
     leaves: tuple[Row, ...]
     keeps: tuple[Row, ...]
+    proves: tuple[Row, ...]
     follows: tuple[Row, ...]
 
     @classmethod
     def read(cls, folder: Path = SPEC) -> Table:
         text = re.sub(r"/\*.*?\*/", "", (folder / "table.pml").read_text(), flags=re.DOTALL)
-        found: dict[str, list[Row]] = {"DECIDES": [], "LEAVES": [], "KEEPS": [], "FOLLOWS": []}
+        found: dict[str, list[Row]] = {"DECIDES": [], "LEAVES": [], "KEEPS": [], "PROVES": [], "FOLLOWS": []}
         for name, columns in re.findall(r"(\w+)\(([^)]*)\)", text):
             found[name].append(tuple(column.strip() for column in columns.split(",")))
         return cls(*map(tuple, found.values()))
@@ -244,6 +245,7 @@ def owners_moves(claim: Claim, *, touched: bool) -> Iterator[tuple[str, partial[
     yield "COMPLETE", partial(core.finished, state=State.FAILED, result=GIVEN)
     yield "SUSPEND", partial(core.suspended, error="", answer=None)
     yield "ANSWER", partial(core.suspended, error="", answer=GIVEN)
+    yield "FORGET", partial(core.suspended, error="", answer=None, proves=False)
     yield "PUT_BACK", partial(core.put_back, error="")
     yield "ABANDON", partial(core.abandoned, claim=claim, touched=touched)
     yield "DISOWN", partial(core.disowned, claim=claim)
@@ -321,6 +323,22 @@ def different_terms(table: Table, used: set[int] | None = None) -> Iterator[Diff
             yield found, str(wanted), str(right)
 
 
+def different_proofs(table: Table, used: set[int] | None = None) -> Iterator[Difference]:
+    """Where an owner's last move leaves another mark "atomic" than the table says."""
+    atomic = _BASE._replace(state=State.IN_PROGRESS, terms=terms("HOLD", atomic=True))
+    for name, change in owners_moves(Claim(created=False, prior=_BASE), touched=False):
+        after = change(atomic, NEW_ETAG)
+        rows = [index for index, row in enumerate(table.proves) if row[0] == name]
+        for index in rows:
+            if used is not None:
+                used.add(index)
+            wanted, right = table.proves[index][1], "YES" if after.terms.atomic else "NO"
+            if wanted != right:
+                yield (name,), wanted, right
+        if not rows and not after.terminal and not after.terms.atomic:
+            yield (name,), "no row", "NO"
+
+
 def different_states(table: Table) -> Iterator[Difference]:
     """Where `core.NEXT` and the table allow different pairs of states, and writes that go along none."""
     pairs = {(before, after) for one, other in table.follows for before, after in product(STATES[one], STATES[other])}
@@ -341,4 +359,5 @@ def differences(table: Table) -> Iterator[Difference]:
     yield from different_states(table)
     yield from different_terms(table)
     yield from different_writes(table)
+    yield from different_proofs(table)
     yield from different_decisions(table, step=SAMPLE)

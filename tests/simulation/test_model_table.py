@@ -43,6 +43,13 @@ def test_a_taker_keeps_the_policy_that_the_model_says() -> None:
     assert used == set(range(len(TABLE.keeps)))
 
 
+def test_an_owner_leaves_the_proof_that_the_model_says() -> None:
+    """C09: only a handler that was left without a move takes the proof off that an unfinished atomic record gives."""
+    used: set[int] = set()
+    assert list(rows.different_proofs(TABLE, used)) == []
+    assert used == set(range(len(TABLE.proves)))
+
+
 def test_the_same_states_follow() -> None:
     """`core.NEXT` allows the model's pairs of states and no others, and every write of the code goes along one."""
     assert list(rows.different_states(TABLE)) == []
@@ -61,6 +68,7 @@ OTHERWISE = {
     "decides": lambda row: (*row[:-1], "HELD" if row[-1] != "HELD" else "CLAIMS"),
     "leaves": lambda row: (*row[:-1], "KEPT" if row[-1] != "KEPT" else "DROPPED"),
     "keeps": lambda row: (*row[:-1], "NO" if row[-1] == "YES" else "YES"),
+    "proves": lambda row: (*row[:-1], "NO" if row[-1] == "YES" else "YES"),
 }
 
 

@@ -417,6 +417,8 @@ def test_a_suspended_record_waits_longer_after_each_rerun(attempt: int, pause_ms
         etag=b"new", state=State.ACCEPTED, error="e" * 500, result=None, pause_ms=pause_ms
     )
     assert core.suspended(record, b"new", error="", answer=ANSWER).result == ANSWER
+    patient = core.suspended(record, b"new", error="", answer=None, patient=True).pause_ms
+    assert patient == (300_000 if attempt > 1 else 0)
 
 
 def test_a_result_is_left_out_but_for_its_status() -> None:

@@ -11,6 +11,7 @@ import pytest
 from notwice import (
     ForceRequired,
     InProgress,
+    InvalidKey,
     Operation,
     OwnershipLost,
     RecordChanged,
@@ -141,6 +142,8 @@ def test_an_operators_move_survives_lost_messages() -> None:
 def test_namespaces_never_meet() -> None:
     """P11, C21: two tenants with one key have two operations; neither sees, blocks or lists the other's."""
     world = World()
+    with pytest.raises(InvalidKey, match="empty text is nobody"):
+        world.guard.within("")
     one, two = world.guard.within("tenant-1"), world.guard.within("tenant-2")
     first, second = one.begin(SCOPE, KEY, request=1), two.begin(SCOPE, KEY, request=2)
     assert isinstance(first, Operation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import argparse
 import asyncio
 import importlib
@@ -25,6 +26,7 @@ from notwice.recovery import Round, keep_recovering, keep_recovering_async
 def carry_out(said: argparse.Namespace) -> int:
     """Recover until told to stop, or once. Raises `Misused` if there is no guard, or no handler, to recover with."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it would log the addresses of lookups, with their keys
     try:
         guard = _guard(said.app)
         if isinstance(guard, AsyncGuard):
@@ -38,8 +40,8 @@ def carry_out(said: argparse.Namespace) -> int:
 
 def _in_a_thread(guard: Guard, said: argparse.Namespace) -> int:
     stop = threading.Event()
-    _on_signals(stop.set)
-    bound = guard if said.namespace is None else guard.within(said.namespace)
+    _on_signals(stopping(stop))
+    bound = guard if said.namespace is None else guard._bound(said.namespace)
     recover = partial(bound.recover, all_namespaces=said.namespace is None, stopping=stop.is_set)
     if said.once:
         return _status(recover())
@@ -50,13 +52,21 @@ def _in_a_thread(guard: Guard, said: argparse.Namespace) -> int:
 async def _in_a_loop(guard: AsyncGuard, said: argparse.Namespace) -> int:
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     _on_signals(lambda: loop.call_soon_threadsafe(stop.set))
-    bound = guard if said.namespace is None else guard.within(said.namespace)
+    bound = guard if said.namespace is None else guard._bound(said.namespace)
     recover = partial(bound.recover, all_namespaces=said.namespace is None, stopping=stop.is_set)
     async with guard:
         if said.once:
             return _status(await recover())
         await keep_recovering_async(recover, stop=stop, every=said.every, told=_tell)
     return FINE
+
+
+def stopping(stop: threading.Event) -> Callable[[], object]:
+    """What a signal handler may call to set an event that its own thread may be about to wait for.
+
+    The event's lock is held then, and who waits for it in the same thread waits for ever.
+    """
+    return partial(_thread.start_new_thread, stop.set, ())
 
 
 def _on_signals(stop: Callable[[], object]) -> None:

@@ -86,7 +86,7 @@ class Settings:
         UNLIMITED,
         "5",
         "how often --recovery rerun may send a request in all, within 20 hours; the pauses are 2, 4, 8 ... seconds, at "
-        "most 5 minutes",
+        "most 5 minutes, so that 5 are over in half a minute, and 250 in 20 hours",
     )
     recover_every: float = option(TIMEOUT, "10s", "how often stored requests are looked for that have to be sent again")
     wait: float = option(DURATION, "0", "how long a duplicate of a running request waits for its answer")

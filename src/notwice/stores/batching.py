@@ -428,6 +428,10 @@ class _JoinedInLoop:
         """Carry out a batch that names no id twice."""
         return self._joined.apply(ops)
 
+    def is_open(self) -> bool:
+        """Whether the caller's transaction still goes on."""
+        return self._joined.is_open()
+
 
 class _Worker:
     """One thread that runs jobs in their order, until it is stopped or its `Batching` is forgotten."""

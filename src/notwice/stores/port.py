@@ -116,12 +116,20 @@ class Joined(Protocol):
         """Carry out a batch that names no id twice. Writes wait for the caller's commit; a get shows commits only."""
         ...
 
+    def is_open(self) -> bool:
+        """Whether the caller's transaction goes on, as far as its connection knows. Nobody is asked, nothing raised."""
+        ...
+
 
 class AsyncJoined(Protocol):
     """The same promises as `Joined`, for an event loop."""
 
     async def apply(self, ops: Sequence[Op]) -> Sequence[Reply]:
         """Carry out a batch that names no id twice. Writes wait for the caller's commit; a get shows commits only."""
+        ...
+
+    def is_open(self) -> bool:
+        """Whether the caller's transaction goes on, as far as its connection knows. Nobody is asked, nothing raised."""
         ...
 
 

@@ -121,6 +121,10 @@ class _SealedJoined:
         """Carry out a batch that names no id twice."""
         return _opened(ops, self._joined.apply(_sealed(ops, self._sealing)), self._sealing)
 
+    def is_open(self) -> bool:
+        """Whether the caller's transaction still goes on."""
+        return self._joined.is_open()
+
 
 class _AsyncSealedJoined:
     """`AsyncSealedStore` on a caller's transaction."""
@@ -132,6 +136,10 @@ class _AsyncSealedJoined:
     async def apply(self, ops: Sequence[Op]) -> Sequence[Reply]:
         """Carry out a batch that names no id twice."""
         return _opened(ops, await self._joined.apply(_sealed(ops, self._sealing)), self._sealing)
+
+    def is_open(self) -> bool:
+        """Whether the caller's transaction still goes on."""
+        return self._joined.is_open()
 
 
 def _sealed(ops: Sequence[Op], sealing: Sealing) -> Sequence[Op]:

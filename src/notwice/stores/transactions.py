@@ -49,7 +49,10 @@ def is_explained(op: Op, seen: Reply) -> bool:
 
 def not_open(what: str) -> ValueError:
     """The error for a connection on which nothing would be committed together."""
-    return ValueError(f"no transaction is open on this connection: {what}. Nothing was written")
+    return ValueError(
+        f"no transaction is open on this connection: {what}. The guard wrote nothing; what you wrote there may be "
+        "committed already"
+    )
 
 
 def transaction_over() -> ValueError:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from notwice import Guard, InProgress, Mismatch, Operation, Policy, Replay, Unresolved
+from notwice import Guard, InProgress, Mismatch, Operation, Policy, Replay, Unresolved, current_operation
 from notwice.errors import NotCompleted, OperationEnded, OwnershipLost, StoreUnavailable
 from notwice.model import RecordView, State
 from notwice.stores import open_store
@@ -253,6 +253,73 @@ class Joining:
         plain = begun(guard, f"{key}2")
         with ledger.transaction() as transaction, pytest.raises(ValueError, match="atomic=True"):
             plain.complete("done", transaction=transaction)
+
+    def test_a_rollback_without_an_exception_is_told(self, ledger: Ledger, guard: Guard, key: str) -> None:
+        """C09 (c): completed on a transaction that was not committed: told on leaving, visible, and run by the next."""
+
+        def roll_back(operation: Operation) -> None:
+            with suppress(RolledBack), ledger.transaction() as transaction:
+                ledger.insert(transaction, key)
+                operation.complete("done", transaction=transaction)
+                raise RolledBack
+
+        with pytest.raises(NotCompleted, match="not committed"), begun(guard, key, policy=ATOMIC) as operation:
+            roll_back(operation)
+        found = view_of(guard, key)
+        assert (found.unresolved, found.record.state, found.record.terms.atomic) == (True, State.ACCEPTED, True)
+        assert begun(guard, key, policy=ATOMIC).attempt == 2
+
+    def test_what_is_committed_is_known_on_leaving(self, ledger: Ledger, guard: Guard, key: str) -> None:
+        """C09: after the commit the operation is over, and says so."""
+        with begun(guard, key, policy=ATOMIC) as operation:
+            with ledger.transaction() as transaction:
+                operation.complete("done", transaction=transaction)
+            assert not operation.view.record.terminal
+        assert operation.view.record.state is State.COMPLETED
+
+    def test_left_within_its_transaction(self, ledger: Ledger, guard: Guard, key: str) -> None:
+        """Left before the end of its transaction, what comes of it is not known yet, and nothing is told."""
+        with ledger.transaction() as transaction, begun(guard, key, policy=ATOMIC) as operation:
+            ledger.insert(transaction, key)
+            operation.complete("done", transaction=transaction)
+        assert view_of(guard, key).state is State.COMPLETED
+
+    def test_a_forgotten_complete_is_no_proof(self, ledger: Ledger, guard: Guard, key: str) -> None:
+        """P7, P10: rows that were committed without their end are not written again: it is held, as the policy says."""
+        with (
+            pytest.raises(NotCompleted, match="may be committed"),
+            begun(guard, key, policy=ATOMIC),
+            ledger.transaction() as transaction,
+        ):
+            ledger.insert(transaction, key)
+        guard._runtime.clock.advance(3600)  # type: ignore[attr-defined]  # a VirtualClock
+        assert isinstance(guard.begin("s", key, policy=ATOMIC), Unresolved)
+
+    def test_a_complete_apart_from_its_rows_is_no_proof(self, ledger: Ledger, guard: Guard, key: str) -> None:
+        """P10: completed without their transaction, or on what is none, the rows may be committed: it is held."""
+
+        def complete(operation: Operation, given: object) -> None:
+            with ledger.transaction() as transaction:
+                ledger.insert(transaction, key)
+            operation.complete("done", transaction=given)
+
+        for number, given in enumerate((None, object())):
+            with pytest.raises((ValueError, TypeError)), begun(guard, f"{key}{number}", policy=ATOMIC) as operation:
+                complete(operation, given)
+            assert isinstance(guard.begin("s", f"{key}{number}", policy=ATOMIC), Unresolved)
+
+    def test_run_with_a_handler_that_completes_it(self, ledger: Ledger, guard: Guard, key: str) -> None:
+        """C09: `run` gives the value of a handler that has completed its operation on its own transaction."""
+
+        def handler() -> str:
+            with ledger.transaction() as transaction:
+                ledger.insert(transaction, key)
+                current_operation().complete("done", transaction=transaction)
+            return "done"
+
+        for _ in range(2):
+            assert guard.run(handler, scope="s", key=key, policy=ATOMIC) == "done"
+        assert ledger.count(key) == 1
 
     # --- begin on the caller's transaction
 

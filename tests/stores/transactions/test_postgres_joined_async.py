@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_ses
 
 from notwice import AsyncGuard, InProgress, Mismatch, Policy, Replay, Unresolved
 from notwice.errors import NotCompleted, OperationEnded, OwnershipLost
+from notwice.model import State
 from notwice.operation import AsyncOperation
 from notwice.stores import open_async_store
 from notwice.testing import VirtualClock
@@ -192,6 +193,27 @@ async def test_after_a_rollback_the_next_one_runs_it_at_once(ledger: AsyncLedger
             raise Crash
     again = await begun(guard, key, policy=ATOMIC)
     assert again.attempt == 2
+
+
+async def test_how_its_transaction_ended_is_known_on_leaving(ledger: AsyncLedger, guard: AsyncGuard, key: str) -> None:
+    """C09: committed, the operation is over; rolled back without an exception, it is told and visible at once."""
+
+    async def work(operation: AsyncOperation, *, fails: bool) -> None:
+        with suppress(Crash):
+            async with ledger.transaction() as transaction:
+                await operation.complete("done", transaction=transaction)
+                if fails:
+                    raise Crash
+
+    async with await begun(guard, key, policy=ATOMIC) as committed:
+        await work(committed, fails=False)
+    assert committed.view.state is State.COMPLETED
+    with pytest.raises(NotCompleted, match="not committed"):
+        async with await begun(guard, f"{key}2", policy=ATOMIC) as operation:
+            await work(operation, fails=True)
+    view = await guard.lookup("s", f"{key}2")
+    assert view is not None
+    assert view.state is State.ACCEPTED
 
 
 async def test_claim_result_and_rows_are_committed_together(ledger: AsyncLedger, guard: AsyncGuard, key: str) -> None:

@@ -10,6 +10,8 @@ import pytest
 from notwice import AsyncGuard, Guard, Operation, Policy, Replay
 from notwice.errors import OwnershipLost, StoreUnavailable
 from notwice.operation import AsyncOperation
+from notwice.stores.sqlite import SqliteStore
+from notwice.testing import VirtualClock
 from tests.stores.transactions.ledgers import (
     Ledger,
     django_ledger,
@@ -128,6 +130,24 @@ def test_whatever_the_caller_has_set(path: Path) -> None:
         assert connection.execute("SELECT name FROM business").fetchall() == [{"only": b"k"}]
         connection.commit()
         assert isinstance(guard.begin("s", "k"), Replay)
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback", "close"])
+def test_a_store_that_is_away_after_the_transaction(path: Path, end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P9: what was committed is not taken back for it; what was not is made visible behind the caller."""
+    clock = VirtualClock()
+    with (
+        closing(sqlite3.connect(path)) as connection,
+        Guard(SqliteStore(path, other_tables="allow"), clock=clock) as guard,
+    ):
+        with monkeypatch.context() as patch, begun(guard, "k", policy=Policy(atomic=True)) as operation:
+            operation.complete("done", transaction=connection)
+            getattr(connection, end)()
+            patch.setattr(guard._runtime.store, "apply", lambda _: 1 / 0)
+        clock.advance(1)
+        view = guard.lookup("s", "k")
+        assert view is not None
+        assert str(view.state) == ("completed" if end == "commit" else "accepted")
 
 
 def test_a_damaged_record_is_not_replaced(path: Path) -> None:

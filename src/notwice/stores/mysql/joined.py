@@ -88,6 +88,10 @@ class JoinedConnection:
             raise transaction_over()
         return [self._carried_out(op) for op in ops]
 
+    def is_open(self) -> bool:
+        """Whether the caller's transaction still goes on."""
+        return bool(self._connection.open) and _in_transaction(self._connection)
+
     def _carried_out(self, op: Op) -> Reply:
         if not isinstance(op, Swap):
             seen = self._seen(op)

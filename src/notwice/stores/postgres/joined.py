@@ -186,6 +186,10 @@ class JoinedConnection:
         _check_still_open(self._connection)
         return [self._run(carrying_out(op, self._dialect, self._around)) for op in ops]
 
+    def is_open(self) -> bool:
+        """Whether the caller's transaction still goes on."""
+        return _is_open(self._connection)
+
     def _run(self, flow: Generator[Asked, Any, _R]) -> _R:
         try:
             asked = next(flow)
@@ -225,6 +229,11 @@ def _check_psycopg(connection: Connection[Any] | AsyncConnection[Any]) -> None:
         raise not_open("it is in pipeline mode, where answers come late; leave that first")
 
 
+def _is_open(connection: Connection[Any] | AsyncConnection[Any]) -> bool:
+    over = {TransactionStatus.IDLE, TransactionStatus.UNKNOWN}  # unknown: it is closed
+    return connection.info.transaction_status not in over
+
+
 def _check_still_open(connection: Connection[Any] | AsyncConnection[Any]) -> None:
     if connection.info.transaction_status is TransactionStatus.IDLE:
         raise transaction_over()
@@ -262,6 +271,13 @@ class AsyncpgConnection:
         if not self._connection.is_in_transaction():
             raise not_open("use `async with connection.transaction():`")
 
+    def is_open(self) -> bool:
+        """Whether the caller's transaction still goes on."""
+        try:
+            return bool(self._connection.is_in_transaction())
+        except asyncpg.InterfaceError:  # it is closed, or its pool's again
+            return False
+
     def check_still_open(self) -> None:
         """Raise `ValueError` if the transaction that was open is over."""
         if not self._connection.is_in_transaction():
@@ -285,6 +301,10 @@ class PsycopgConnection:
     def check(self) -> None:
         """Raise `ValueError` if no transaction is open."""
         _check_psycopg(self._connection)
+
+    def is_open(self) -> bool:
+        """Whether the caller's transaction still goes on."""
+        return _is_open(self._connection)
 
     def check_still_open(self) -> None:
         """Raise `ValueError` if the transaction that was open is over."""
@@ -315,6 +335,10 @@ class AsyncJoinedConnection:
         refuse_repeated_names(ops)
         self._connection.check_still_open()
         return [await self._run(carrying_out(op, self._dialect, self._around)) for op in ops]
+
+    def is_open(self) -> bool:
+        """Whether the caller's transaction still goes on."""
+        return self._connection.is_open()
 
     async def _run(self, flow: Generator[Asked, Any, _R]) -> _R:
         try:

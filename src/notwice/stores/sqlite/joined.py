@@ -57,6 +57,13 @@ class JoinedFile:
         refuse_repeated_names(ops)
         return [self._carried_out(op) for op in ops]
 
+    def is_open(self) -> bool:
+        """Whether the caller's transaction still goes on."""
+        try:
+            return self._connection.in_transaction
+        except sqlite3.ProgrammingError:  # the connection is closed
+            return False
+
     def _carried_out(self, op: Op) -> Reply:
         if not isinstance(op, Swap):
             seen = self._seen(op)
