@@ -36,6 +36,9 @@ class PurgerBase:
     """What both faces share: when to purge, and what is told of it."""
 
     def __init__(self, runtime: Runtime, *, every_seconds: float, limit: int) -> None:
+        if limit < 1:
+            message = f"limit must be a whole number from 1 on, not {limit!r}: each step has to drop something"
+            raise ValueError(message)
         self._runtime = runtime
         self._every_seconds = every_seconds
         self._limit = limit

@@ -181,3 +181,10 @@ def test_many_expired_records_block_nobody(tmp_path: Path) -> None:
     assert guard.lookup("s", "open").unresolved
     assert len(list(guard.operations())) == claims + 2
     guard.close()
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_step_that_would_drop_nothing_is_refused(limit: int) -> None:
+    """With a limit of none a round would never end."""
+    with pytest.raises(ValueError, match="limit must be a whole number from 1 on"):
+        Guard(MemoryStore()).purge_every(60, limit=limit)
