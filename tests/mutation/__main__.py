@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
@@ -55,12 +55,12 @@ def main() -> int:
     unknown = [name for name in given.modules if name not in MODULES]
     if unknown:
         asked.error(f"there is no module {unknown[0]}; the known ones are {', '.join(MODULES)}")
-    explained = set(_explained((Path(__file__).parent / "survivors.md").read_text(encoding="utf-8")))
+    explained = explanations((Path(__file__).parent / "survivors.md").read_text(encoding="utf-8"))
     found = [_mutated(name, given.workers, explained) for name in given.modules or MODULES]
     return int(any(found))
 
 
-def _mutated(name: str, workers: int, explained: set[tuple[str, str]]) -> int:
+def _mutated(name: str, workers: int, explained: Mapping[str, list[str]]) -> int:
     """Mutate one module, tell what came of it, and give how many survivors nobody has explained."""
     folder = _workspace(name, MODULES[name])
     command = [sys.executable, "-m", "mutmut", "run", "--max-children", str(workers)]
@@ -70,7 +70,7 @@ def _mutated(name: str, workers: int, explained: set[tuple[str, str]]) -> int:
     if not mutants or any(mutant.ending == NOT_RUN for mutant in mutants):
         sys.exit(f"{name} was not mutated, or not to the end; see {folder / 'run.log'}")
     open_ones = [mutant for mutant in mutants if mutant.ending in (SURVIVED, UNTESTED)]
-    left = [mutant for mutant in open_ones if (mutant.place, _plain(mutant.became)) not in explained]
+    left = [mutant for mutant in open_ones if not is_explained(mutant, explained)]
     for mutant in left:
         print(f"\n{mutant.place} ({mutant.ending})\n{mutant.was}\n{mutant.became}")
     killed = sum(mutant.ending in (KILLED, TIMED_OUT) for mutant in mutants)
@@ -130,10 +130,18 @@ def _plain(text: str) -> str:
     return " ".join(line.removeprefix("+").strip() for line in text.split("\n")).strip()
 
 
-def _explained(page: str) -> Iterator[tuple[str, str]]:
-    """The places and changes in the tables of the page: rows of | place | `change` | reason |."""
-    for row in re.findall(r"^\| `([^`]+)` \| `` (.+?) `` \| .+ \|$", page, re.MULTILINE):
-        yield row[0], row[1].replace("\\|", "|")
+def explanations(page: str) -> dict[str, list[str]]:
+    """The changes in the tables of the page, by their places: rows of | place | `change` | reason |."""
+    found: dict[str, list[str]] = {}
+    for place, change in re.findall(r"^\| `([^`]+)` \| `` (.+?) `` \| .+ \|$", page, re.MULTILINE):
+        found.setdefault(place, []).append(change.replace("\\|", "|"))
+    return found
+
+
+def is_explained(mutant: Mutant, explained: Mapping[str, list[str]]) -> bool:
+    """Whether a row of the page stands for it; an ellipsis in a row stands for any text."""
+    patterns = (".*".join(map(re.escape, change.split("\u2026"))) for change in explained.get(mutant.place, ()))
+    return any(re.fullmatch(pattern, _plain(mutant.became)) for pattern in patterns)
 
 
 if __name__ == "__main__":

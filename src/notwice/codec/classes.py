@@ -72,7 +72,7 @@ def is_record(cls: type) -> bool:
 
 def is_named_tuple(cls: type) -> bool:
     """Say whether it is a named tuple that adds no base of its own."""
-    return issubclass(cls, tuple) and cls is not tuple and isinstance(getattr(cls, "_fields", None), tuple)
+    return issubclass(cls, tuple) and isinstance(getattr(cls, "_fields", None), tuple)
 
 
 def is_stateful_model(cls: type) -> bool:

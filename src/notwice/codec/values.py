@@ -27,7 +27,7 @@ import json
 import re
 import struct
 from collections.abc import Callable, Sequence
-from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
+from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from enum import Enum, Flag
 from types import NoneType
@@ -175,7 +175,7 @@ class _Writer:
         self.items(b"E", [classes.name_of(type(value)), value.name if named else value.value], depth)
 
     def moment(self, tag: bytes, value: datetime | time, depth: int) -> None:
-        wall = value.replace(tzinfo=None, fold=0).isoformat()
+        wall = value.replace(tzinfo=None).isoformat()
         self.items(tag, [wall, value.fold, *_zone_parts(value)], depth)
 
 
@@ -206,7 +206,7 @@ def _zone(parts: Sequence[Any]) -> tzinfo | None:
     offset = timedelta(microseconds=shift)
     if name is not None:
         return timezone(offset, name)
-    return timezone(offset) if offset else UTC
+    return timezone(offset)  # of no offset at all the one UTC
 
 
 def _writer_for(value: object) -> _Write:
