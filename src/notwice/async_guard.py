@@ -54,7 +54,7 @@ from notwice.operation import AsyncOperation
 from notwice.policy import Applied, Duration, Policy, milliseconds, seconds
 from notwice.privacy import Privacy
 from notwice.purging import AsyncPurger
-from notwice.recovery import Handlers, Round, Work, round_of
+from notwice.recovery import Round, Work, round_of
 from notwice.results import decode_result
 from notwice.runtime import Runtime, drive_async, drive_within_async, joined_async
 from notwice.stores import open_async_store
@@ -288,7 +288,7 @@ class AsyncGuard(GuardBase):
         was under way lapses, and is found again.
         """
         policy = self._policy_of(policy)
-        registered = self._runtime.handlers if handlers is None else Handlers(handlers)
+        registered = self._handlers(handlers)
         counts: Counter[str] = Counter()
         async for view in self.operations(unresolved=True, all_namespaces=all_namespaces):
             if stopping is not None and stopping():

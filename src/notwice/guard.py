@@ -53,7 +53,7 @@ from notwice.operation import Operation
 from notwice.policy import Applied, Duration, Policy, milliseconds, seconds
 from notwice.privacy import Privacy
 from notwice.purging import Purger
-from notwice.recovery import Handlers, Round, Work, round_of
+from notwice.recovery import Round, Work, round_of
 from notwice.results import decode_result
 from notwice.runtime import Runtime, drive, drive_within, joined
 from notwice.stores import open_store
@@ -280,7 +280,7 @@ class Guard(GuardBase):
         was under way lapses, and is found again.
         """
         policy = self._policy_of(policy)
-        registered = self._runtime.handlers if handlers is None else Handlers(handlers)
+        registered = self._handlers(handlers)
         counts: Counter[str] = Counter()
         for view in self.operations(unresolved=True, all_namespaces=all_namespaces):
             if stopping is not None and stopping():

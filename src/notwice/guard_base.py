@@ -154,6 +154,15 @@ class GuardBase:
 
         return register
 
+    def _handlers(self, given: Mapping[str, Callable[..., Any]] | None) -> Handlers:
+        """The handlers of a round: those that are given, by the rules of `recovers`, or those that are registered."""
+        if given is None:
+            return self._runtime.handlers
+        handlers = Handlers(given)
+        for function in given.values():
+            refuse_lazy(function, asynchronous=self._asynchronous)
+        return handlers
+
     # -- before
 
     def _policy_of(self, policy: Policy | None) -> Policy:

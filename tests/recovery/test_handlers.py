@@ -89,6 +89,8 @@ def test_a_scope_has_one_handler_that_can_be_called() -> None:
         guard.recovers(SCOPE)(finished)
     with pytest.raises(TypeError, match="AsyncGuard"):
         guard.recovers("other")(_coroutine)
+    with pytest.raises(TypeError, match="AsyncGuard"):
+        guard.recover({"other": _coroutine})
     with pytest.raises(TypeError, match="must be a function"):
         guard.recover({"third": 3})
 
