@@ -74,13 +74,13 @@ class Step:
 
     __slots__ = ("_around", "_counts", "_data", "_owner", "_path", "_siblings", "_token", "_value", "label")
 
-    def __init__(self, owner: Derives, path: str, label: str, *, around: Step | None, siblings: dict[str, int]) -> None:
+    def __init__(self, owner: Derives, path: str, label: str, *, around: Step | None) -> None:
         self._owner = owner
         self._path = path
         self.label = label
         self._around = around
         """The step whose function calls it, be it another operation's."""
-        self._siblings = siblings
+        self._siblings: dict[str, int] = {}
         """How many calls of each name have returned within the call around this one, by path."""
         self._counts: dict[str, int] = {}
         """The same within this call."""
@@ -146,7 +146,8 @@ class Steps:
             count = counts.get(path, 0) + 1
             label = path if count == 1 else f"{path}#{count}"
             self._unasked.pop(label, None)
-            step = self._unwritten.get(label) or Step(self._owner, path, label, around=caller, siblings=counts)
+            step = self._unwritten.get(label) or Step(self._owner, path, label, around=caller)
+            step._siblings = counts  # one that was not written may be of an earlier call around it
             step._data = step._data if step._data is not None else self._kept.get(label)
         self._wake()
         return step

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from notwice import Operation
+from notwice import Operation, StoreUnavailable
 from tests.unit.test_steps import Shop
 
 
@@ -41,6 +41,21 @@ def test_a_step_that_is_called_again_finds_what_was_done_within_it(shop: Shop) -
     assert shop.effects == [operation.downstream_key(name) for name in names]
     assert operation.step("trip", trip) == [0, 1, "room"]  # the second trip has nights of its own
     assert len(shop.effects) == 6
+
+
+def test_what_was_not_written_within_a_step_is_counted_by_its_next_call(shop: Shop) -> None:
+    """T03: a result that the store did not confirm is the first of its name in the next call, too, and no other's."""
+    operation = shop.own()
+
+    def trip() -> list[Any]:
+        return [operation.step("night", shop.effect(night)) for night in range(3)]
+
+    shop.world.faults("drop", "drop", "drop")
+    with pytest.raises(StoreUnavailable):
+        operation.step("trip", trip)
+    assert operation.step("trip", trip) == [0, 1, 2]
+    names = ["trip/night", "trip/night#2", "trip/night#3"]
+    assert shop.effects == [operation.downstream_key(name) for name in names]
 
 
 def test_what_a_broken_off_step_left_running_is_not_repeated(shop: Shop) -> None:
