@@ -103,14 +103,14 @@ class Privacy:
         """Make one with the keys of ``NOTWICE_SEAL_KEYS`` or of the file that ``NOTWICE_SEAL_KEYS_FILE`` names.
 
         They are separated by blanks, commas or new lines. `options` are the other fields. Raises `ValueError` for keys
-        that can't be used or are said twice, and `OSError` for a file that can't be read.
+        that can't be used or are said twice, and for a file that can't be read.
         """
         found = os.environ if environment is None else environment
         text, path = found.get(KEYS_VARIABLE, ""), found.get(KEYS_FILE_VARIABLE, "")
         if text and path:
             message = f"say the keys that seal either by {KEYS_VARIABLE} or by {KEYS_FILE_VARIABLE}, not by both"
             raise ValueError(message)
-        return cls(keys=keys_in(Path(path).read_text() if path else text), **options)
+        return cls(keys=keys_in(_file(path) if path else text), **options)
 
     def shown(self, value: object) -> object:
         """What an observer is told of a handler's value; nothing, if the redactor fails at it."""
@@ -142,6 +142,15 @@ def new_key(name: str) -> str:
 def keys_in(text: str) -> tuple[str, ...]:
     """The keys in a text or a file: separated by blanks, commas or new lines."""
     return tuple(part for part in _SEPARATORS.split(text) if part)
+
+
+def _file(path: str) -> str:
+    try:
+        return Path(path).read_text("ascii")
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it holds other characters than keys have"
+        message = f"{KEYS_FILE_VARIABLE} names {path}, which can't be read: {why}"
+        raise ValueError(message) from error
 
 
 def _check_size(size: object) -> None:

@@ -6,12 +6,15 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from notwice import Guard, Policy, rerun
 from notwice.cli import main
+from notwice.cli.recover import stopping
 
 APP = """
 from notwice import AsyncGuard, Guard, Policy, reconcile, Applied
@@ -35,6 +38,18 @@ async def pay_in_a_loop(operation, order):
 """
 
 
+LOGGING = """
+import logging
+
+@plain.recovers("{any}")
+def log(operation, any):
+    pass
+
+logging.getLogger("shop").info("my own")
+logging.getLogger("httpx").info("HTTP Request: GET https://h/s3cret")
+"""
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "shop").mkdir()
@@ -45,7 +60,7 @@ def folder(tmp_path: Path) -> Path:
 def leave(folder: Path, *orders: str, namespace: str = "") -> None:
     with Guard.open(f"sqlite:///{folder}/app.db", policy=Policy(recovery=rerun)) as guard:
         for order in orders:
-            guard.within(namespace).begin(("pay", order), "k").suspend()  # type: ignore[union-attr]  # it is ours
+            guard.begin(("pay", order), "k", namespace=namespace).suspend()  # type: ignore[union-attr]  # it is ours
 
 
 def results(folder: Path) -> dict[str, object]:
@@ -126,6 +141,31 @@ def test_what_is_no_guard_with_handlers_is_refused(
     assert sentence in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("import not_installed", "ModuleNotFoundError: No module named 'not_installed' ("),
+        ("x = 1\nx.y", "AttributeError: 'int' object has no attribute 'y' ("),
+        ("raise ValueError", "can't be imported: ValueError ("),
+        ("def", "SyntaxError: "),
+    ],
+)
+def test_a_module_that_fails_is_told_in_a_sentence(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str, sentence: str
+) -> None:
+    """What a module raises is told with its place, and neither as a traceback nor as a guard that is missing."""
+    (folder / "shop" / "broken.py").write_text(text)
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    for module in ("shop", "shop.broken"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    assert main(["recover", "--app", "shop.broken:guard", "--once"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("--app: the module shop.broken can't be imported: ")
+    assert sentence in told
+    assert "broken.py, line " in told
+
+
 def test_a_store_that_is_not_there(folder: Path) -> None:
     """With `--once` a store that does not answer is exit status 3."""
     text = APP.replace("sqlite:///app.db", "sqlite:////nowhere/at/all.db")
@@ -133,3 +173,29 @@ def test_a_store_that_is_not_there(folder: Path) -> None:
     _, errors = (process := command(folder, "--app", "shop.app:plain", "--once")).communicate(timeout=60)
     assert process.returncode == 3
     assert "Traceback" not in errors
+
+
+def test_a_signal_stops_it_even_while_it_begins_to_wait() -> None:
+    """A signal that comes while the event's lock is held by the thread that handles it is not waited for by itself."""
+    stop: Any = threading.Event()
+    ended = threading.Event()
+
+    def signalled() -> None:
+        with stop._cond:  # as in the middle of stop.wait()
+            stopping(stop)()
+        assert stop.wait(20)
+        ended.set()
+
+    threading.Thread(target=signalled, daemon=True).start()
+    assert ended.wait(20)
+
+
+def test_the_addresses_of_lookups_are_not_logged(folder: Path) -> None:
+    """P15: an address may hold the caller's key; the client that looks up at it would log each one."""
+    leave(folder, "1")
+    (folder / "shop" / "app.py").write_text(APP + LOGGING)
+    worker = command(folder, "--app", "shop.app:plain", "--once")
+    _, told = worker.communicate(timeout=60)
+    assert worker.returncode == 0, told
+    assert "my own" in told
+    assert "s3cret" not in told

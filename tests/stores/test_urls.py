@@ -1,14 +1,17 @@
 """Stores by URL: what each URL opens, and what is said about those that open nothing."""
 
 import asyncio
+import errno
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from notwice import AsyncGuard, Guard
 from notwice.errors import StoreUnavailable
 from notwice.model import Insert, Query
-from notwice.stores import open_async_store, open_store
+from notwice.stores import migrate, open_async_store, open_store
 from notwice.stores.batching import AsyncBatching, Batching
 from notwice.stores.memory import AsyncMemoryStore, MemoryStore
 from notwice.stores.sqlite import SqliteStore
@@ -113,3 +116,39 @@ def test_no_password_is_shown() -> None:
     with pytest.raises(ValueError, match="no store") as refused:
         open_store("postgres-ish://me:hunter2@host/db?sslmode=require")
     assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize("url", [None, b"memory://", Path("payments.db")])
+def test_what_is_no_text_is_no_url(url: object) -> None:
+    """T21: both faces say what a store is named by."""
+    for opened in (Guard.open, AsyncGuard.open):
+        with pytest.raises(TypeError, match="named by a URL, a text like sqlite:"):
+            opened(url)  # type: ignore[arg-type]  # that is what is tried
+
+
+@pytest.mark.parametrize(
+    ("number", "sentence"),
+    [
+        (errno.ENOENT, "its folder is not there; make that first, or name another one"),
+        (errno.ENOTDIR, "its folder is not there; make that first, or name another one"),
+        (errno.EACCES, "it can't be made; look at the permissions of its folder"),
+        (errno.EROFS, "it can't be made; look at the permissions of its folder"),
+        (errno.ENOSPC, "the disk is full"),
+        (errno.EIO, "Input/output error"),
+    ],
+)
+def test_a_file_that_can_not_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, sentence: str
+) -> None:
+    """T21: what the system says is told in words, with its path, by the guard and by `migrate`."""
+
+    def fails(*_: object, **__: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("notwice.stores.sqlite.connection.os.open", fails)
+    url = f"sqlite:///{tmp_path}/new.db"
+    for opened in (Guard.open, partial(migrate, dry_run=False)):
+        with pytest.raises(StoreUnavailable) as told:
+            opened(url)
+        assert str(told.value).startswith(f"{tmp_path}/new.db: {sentence} (")
+        assert "Errno" not in str(told.value)

@@ -96,8 +96,10 @@ def test_where_keys_come_from(tmp_path: Path) -> None:
     assert keys_in("  a:b\n\n c:d ,") == ("a:b", "c:d")
     with pytest.raises(ValueError, match="not by both"):
         Privacy.from_environment({KEYS_VARIABLE: one, KEYS_FILE_VARIABLE: str(file)})
-    with pytest.raises(OSError, match="absent"):
-        Privacy.from_environment({KEYS_FILE_VARIABLE: str(tmp_path / "absent")})
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    for name in ("absent", "binary", "."):
+        with pytest.raises(ValueError, match=f"{KEYS_FILE_VARIABLE} names .*, which can't be read: "):
+            Privacy.from_environment({KEYS_FILE_VARIABLE: str(tmp_path / name)})
 
 
 def test_secrets_are_not_shown() -> None:

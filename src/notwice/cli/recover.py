@@ -10,9 +10,10 @@ import logging
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from functools import partial, reduce
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 from notwice import AsyncGuard, Guard
@@ -97,11 +98,7 @@ def _guard(place: str) -> Guard | AsyncGuard:
         raise Misused(f"--app {place!r} names no guard; say module:name, like shop.payments:guard.")
     sys.path.insert(0, "")
     try:
-        found: Any = reduce(getattr, path.split("."), importlib.import_module(module))
-    except ModuleNotFoundError as error:
-        if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
-            raise Misused(f"--app: there is no module {error.name}. Is this the right folder?") from error
-        raise
+        found: Any = reduce(getattr, path.split("."), _imported(module))
     except AttributeError as error:
         raise Misused(f"--app: the module {module} has no {path}.") from error
     if not isinstance(found, Guard | AsyncGuard):
@@ -109,3 +106,19 @@ def _guard(place: str) -> Guard | AsyncGuard:
     if not found.has_handlers:
         raise Misused(f"--app: {place} has no handlers; say @guard.recovers(scope) over what finishes a scope.")
     return found
+
+
+def _imported(module: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except NotwiceError:  # of a guard that was opened there
+        raise
+    except Exception as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{module}.".startswith(f"{missing}."):
+            raise Misused(f"--app: there is no module {missing}. Is this the right folder?") from error
+        told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        if not isinstance(error, SyntaxError):  # which says itself where it is
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            told = f"{told} ({place.filename}, line {place.lineno})"
+        raise Misused(f"--app: the module {module} can't be imported: {told}") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 TIMEOUT_MAX: Final = 3_600
@@ -39,7 +39,13 @@ class StoreUrl(NamedTuple):
 
 
 def parsed(url: str) -> StoreUrl:
-    """Take a store's URL apart. Raises `ValueError` for what is none, without repeating it: it may hold a password."""
+    """Take a store's URL apart. Raises `ValueError` for what is none, without repeating it: it may hold a password.
+
+    Raises `TypeError` for what is no text.
+    """
+    if not isinstance(cast("object", url), str):
+        message = f"a store is named by a URL, a text like sqlite:///payments.db, and not by a {type(url).__name__}"
+        raise TypeError(message)
     scheme, separator, _ = url.partition("://")
     if not separator or not scheme:
         raise ValueError("a store is named by a URL, for example sqlite:///payments.db or memory://")

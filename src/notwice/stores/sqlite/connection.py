@@ -6,6 +6,7 @@ drop the locks that SQLite holds for this process.
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import sqlite3
@@ -133,8 +134,21 @@ def explained(error: sqlite3.Error | OSError, path: Path, timeout: float) -> Sto
         case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
             reason = "it can't be opened for writing; look at its path, its permissions and the number of open files"
         case _:
-            reason = str(error)
+            reason = _of_the_system(error) if isinstance(error, OSError) else str(error)
     return StoreUnavailable(f"{path}: {reason} ({name})")
+
+
+def _of_the_system(error: OSError) -> str:
+    """What is wrong with a file that can't be made."""
+    match error.errno:
+        case errno.ENOENT | errno.ENOTDIR:
+            return "its folder is not there; make that first, or name another one"
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            return "it can't be made; look at the permissions of its folder"
+        case errno.ENOSPC | errno.EDQUOT:
+            return "the disk is full"
+        case _:
+            return error.strerror or type(error).__name__
 
 
 def _refuse_networks(path: Path) -> None:

@@ -14,7 +14,11 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from greenlet import getcurrent, greenlet
+try:
+    from greenlet import getcurrent, greenlet
+except ModuleNotFoundError as error:
+    message = "the simulator needs greenlet: pip install 'notwice[simulate]'"
+    raise ModuleNotFoundError(message, name=error.name) from error
 
 from notwice.async_guard import AsyncGuard
 from notwice.guard import Guard
