@@ -224,7 +224,7 @@ def _unresolved(now: Situation) -> Decision | None:
     kind = min(view.record.terms.recovery, now.ask.terms.recovery, key=_STRICTNESS.__getitem__)
     paused_ms = view.record.pause_ms - view.age_ms
     reruns = kind is RecoveryKind.RERUN and not rerun_exhausted(view, now.ask.terms)
-    if reruns or _proves_nothing_happened(view.record):
+    if reruns or proves_nothing_happened(view.record):
         return InProgress(view, _whole_seconds(paused_ms)) if paused_ms > 0 else Reclaim(view)
     asks = kind is RecoveryKind.RECONCILE and now.ask.can_ask
     if asks and paused_ms <= 0:
@@ -234,7 +234,7 @@ def _unresolved(now: Situation) -> Decision | None:
     return Unresolved(view, _whole_seconds(paused_ms) if asks else None)
 
 
-def _proves_nothing_happened(record: Record) -> bool:
+def proves_nothing_happened(record: Record) -> bool:
     """Whether the record's end was to be committed with the handler's rows, and was not."""
     return record.terms.atomic and record.result is None
 
@@ -289,7 +289,7 @@ def rerun_exhausted(view: RecordView, asked: Terms | None = None) -> bool:
 def held(view: RecordView) -> bool:
     """Whether an unresolved operation waits for a person: no begin and no worker will run it or ask about it."""
     record = view.record
-    if not view.unresolved or _proves_nothing_happened(record):
+    if not view.unresolved or proves_nothing_happened(record):
         return False
     kind = record.terms.recovery
     return kind is RecoveryKind.HOLD or (kind is RecoveryKind.RERUN and rerun_exhausted(view))

@@ -30,6 +30,7 @@ TERMS = Terms(300_000, 2_592_000_000, RecoveryKind.HOLD, 72_000_000, 5, 300_000,
 PLAIN = Record("tenant", "idem_1", "refund:ord_1", "k", State.IN_PROGRESS, b"\0" * 16, None, TERMS)
 PRIVATE_PARTS: dict[str, Any] = {
     "progress": (("charge", b"j1"), ("mail", b"")),
+    "recovery_point": "charge",
     "result": Result(ResultKind.HTTP, b"body", 201, (("location", "/cards/1"),)),
     "error": "CardError: no",
     "request": b"j1",

@@ -4,12 +4,13 @@ import dataclasses
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
-from notwice import Guard, Operation, UnsupportedRecord, cli
+from notwice import Guard, NotCompleted, Operation, Policy, UnsupportedRecord, cli
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,12 +48,40 @@ def test_downstream_keys_are_told_by_the_names_that_the_handler_gives_them(shown
     named, plain = shown.operation.downstream_key("refund"), shown.operation.downstream_key()
     shown.operation.suspend("lost")
     lines = shown.say("--downstream", "refund", "--downstream", "").splitlines()
-    assert f"downstream key: {named}  refund" in lines
+    assert any(line.startswith(f"downstream key: {named}  refund (the name of no step that is done") for line in lines)
     assert f"downstream key: {plain}  (without a name)" in lines
     told = json.loads(shown.say("--json", "--downstream", "refund", "--downstream", ""))
     assert told["downstream_keys"] == {"refund": named, "": plain}
     assert json.loads(shown.say("--json"))["downstream_keys"] == {}
     assert "nw_" not in shown.say()
+
+
+def test_a_name_that_no_step_has_is_told(shown: Shown) -> None:
+    """C52: every name gives a key, so one that may be misspelt is said to be known from no step; a known one is not."""
+    shown.operation.step("refund", lambda: None)
+    shown.operation.suspend("lost")
+    known, misspelt = (shown.say("--downstream", name) for name in ("refund", "refnud"))
+    assert ("make sure" in known, "make sure" in misspelt) == (False, True)
+
+
+def test_an_atomic_operation_is_told_as_one_that_runs_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """C09: what is unfinished did nothing and runs again whatever its policy; once that is no proof, it is held."""
+    url = f"sqlite:///{tmp_path / 'notwice.db'}"
+    with Guard.open(url, policy=Policy(atomic=True)) as guard:
+        with suppress(ZeroDivisionError), guard.begin("pay", "1") as operation:  # type: ignore[union-attr]  # it is ours
+            operation.attempt / 0
+        with suppress(NotCompleted), guard.begin("pay", "2"):  # type: ignore[union-attr]  # as above
+            pass
+    said: list[str] = []
+    for key in "12":
+        assert cli.main(["show", "--scope", "pay", "--key", key, "--store", url]) == 0
+        said.append(capsys.readouterr().out)
+    assert "recovery:       atomic, attempt 1" in said[0].splitlines()
+    assert "the next retry runs it" in said[0]
+    assert "recovery:       hold, attempt 1" in said[1].splitlines()
+    assert cli.main(["ls", "--store", url, "--json"]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(item["atomic"], item["held"]) for item in found] == [(True, False), (False, True)]
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,16 @@ def test_what_is_compressed_is_encrypted_afterwards() -> None:
     assert unseal(PLAIN._replace(sealed=box), CIPHERS) == LONG
 
 
+def test_the_recovery_point_is_private() -> None:
+    """P15: it is the name of a step, and lies in the box; a box that left it in the open opens, another's does not."""
+    record = PRIVATE._replace(recovery_point="charge 4111", progress=(("charge 4111", b"done"),))
+    sealed = seal(record, Open(), compress_above_bytes=None)
+    assert (sealed.recovery_point, sealed.progress) == ("", ())
+    assert unseal(sealed, CIPHERS) == record
+    assert unseal(sealed._replace(recovery_point="charge 4111"), CIPHERS) == record
+    assert unseal(sealed._replace(recovery_point="another"), CIPHERS) == refused(DAMAGED)
+
+
 @pytest.mark.parametrize("record", [PRIVATE, LONG, PLAIN._replace(request=b""), PLAIN._replace(progress=(("a", b""),))])
 def test_without_a_key_and_without_compression_nothing_is_sealed(record: Record) -> None:
     """What was not asked for is not done."""

@@ -62,13 +62,15 @@ def standing(view: RecordView) -> str:
 def recovery(view: RecordView) -> str:
     """Say what may become of an operation that nobody works on, and how often that was tried."""
     terms, attempt = view.record.terms, view.record.attempt
+    if core.proves_nothing_happened(view.record):
+        return f"atomic, attempt {attempt}"
     bound = terms.attempts_max if terms.recovery is RecoveryKind.RERUN else None
     used_up = ", used up" * (terms.recovery is RecoveryKind.RERUN and core.rerun_exhausted(view))
     return f"{terms.recovery}, attempt {attempt}{f' of {bound}' if bound else ''}{used_up}"
 
 
 def recovery_in_short(view: RecordView) -> str:
-    """The same for a cell of a table: ``hold``, ``rerun 2 of 5``, ``rerun 5 of 5, used up``."""
+    """The same for a cell of a table: ``hold``, ``atomic 2``, ``rerun 2 of 5``, ``rerun 5 of 5, used up``."""
     text = recovery(view).replace(", attempt", "")
     return text.removesuffix(" 1") if " of " not in text else text
 
@@ -111,13 +113,15 @@ def described(view: RecordView, look: Look, downstream_keys: Mapping[str, str]) 
     yield _line("last written", f"{_time(view.written_ms)}, {ago(view, view.written_ms)}")
     yield _line("lease", in_words(record.terms.lease_ms))
     yield _line("recovery", recovery(view))
+    if view.unresolved and core.proves_nothing_happened(record):
+        yield f"{'':<16}Its rows and its end are one commit, which was not made: the next retry runs it."
     for name, key in downstream_keys.items():
-        yield _line("downstream key", f"{key}  {printable(name) or '(without a name)'}")
+        yield _line("downstream key", f"{key}  {printable(name) or '(without a name)'}{_unknown(name, record)}")
     if record.sealed:
         yield _line("steps done", SEALED)
     elif record.recovery_point or record.progress:
         yield _line("steps done", ", ".join(printable(name) for name, _ in record.progress) or "none")
-    if record.recovery_point or record.progress:
+    if not record.sealed and (record.recovery_point or record.progress):
         yield _line("recovery point", printable(record.recovery_point) or "none")
     for name, data in record.progress if look.reveal else ():
         yield _line("step", printable(f"{name}: {_value(data, look)}"))
@@ -155,6 +159,7 @@ def document(item: RecordView | Unreadable, look: Look) -> dict[str, Any]:
         "age_ms": max(0, item.now_ms - item.written_ms),
         "lease_ms": record.terms.lease_ms,
         "recovery": str(record.terms.recovery),
+        "atomic": record.terms.atomic,
         "recovery_point": record.recovery_point,
         "steps": [name for name, _ in record.progress],
         "error": record.error,
@@ -163,7 +168,7 @@ def document(item: RecordView | Unreadable, look: Look) -> dict[str, Any]:
         "audit": [_note(note) for note in record.audit],
     }
     if record.sealed:  # what is not known is no empty list, and no empty text
-        shown |= {"sealed": closed_reason(record), "steps": None, "error": None, "answer": None}
+        shown |= {"sealed": closed_reason(record), **dict.fromkeys(("recovery_point", "steps", "error", "answer"))}
     if look.reveal:
         progress = {name: _value(data, look) for name, data in record.progress}
         shown |= {"key": None if record.key == record.id else record.key}
@@ -173,6 +178,12 @@ def document(item: RecordView | Unreadable, look: Look) -> dict[str, Any]:
 
 def _line(name: str, value: str) -> str:
     return f"{name + ':':<16}{value}"
+
+
+def _unknown(name: str, record: Record) -> str:
+    """Say of a name by which a key was made that it may be misspelt: every name gives a key."""
+    known = not name or record.sealed or any(name == point for point, _ in record.progress)
+    return "" if known else " (the name of no step that is done; any name gives a key, so make sure that it is right)"
 
 
 def _time(time_ms: int) -> str:

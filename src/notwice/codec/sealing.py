@@ -26,7 +26,7 @@ from typing import Any, Final, NoReturn, Protocol
 from notwice.codec.records import decode_record, encode_record
 from notwice.model import Record, Unreadable
 
-PRIVATE: Final = ("progress", "result", "error", "request")
+PRIVATE: Final = ("progress", "recovery_point", "result", "error", "request")
 """The fields that a box stands for. Any field of a record that has a default may be one."""
 
 INFLATED_BYTES_MAX: Final = 64 * 2**20
@@ -105,7 +105,9 @@ def unseal(record: Record, ciphers: Mapping[str, Cipher]) -> Record | Unreadable
     if isinstance(found, Unreadable):
         return found
     found = found._replace(created_ms=record.created_ms)  # the store stamps it on what was sealed
-    same = found._replace(**_EMPTY, sealed=box) == record
+    point = record.recovery_point  # earlier boxes left it in the open, too
+    same = found._replace(**{**_EMPTY, "recovery_point": point}, sealed=box) == record
+    same = same and point in ("", found.recovery_point)
     return found if same else Unreadable(record.namespace, record.id, _DAMAGED)
 
 
