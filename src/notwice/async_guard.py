@@ -33,6 +33,7 @@ from notwice.guard_base import (
     Key,
     RequestPrint,
     Scope,
+    check_result,
     held_open,
     readable,
     reconciled,
@@ -505,6 +506,7 @@ class AsyncGuard(GuardBase):
         return "finished" if outcome.finishing else "failed"
 
     async def _finish(self, operation: AsyncOperation, value: object, policy: Policy) -> Done:
+        check_result(value)
         try:
             await self._complete(operation, value)
         except StoreUnavailable:

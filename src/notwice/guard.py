@@ -32,6 +32,7 @@ from notwice.guard_base import (
     Key,
     RequestPrint,
     Scope,
+    check_result,
     held_open,
     readable,
     reconciled,
@@ -491,6 +492,7 @@ class Guard(GuardBase):
         return "finished" if outcome.finishing else "failed"
 
     def _finish(self, operation: Operation, value: object, policy: Policy) -> Done:
+        check_result(value)
         try:
             self._complete(operation, value)
         except StoreUnavailable:

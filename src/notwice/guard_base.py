@@ -40,7 +40,7 @@ from notwice.model import (
     Unresolved,
 )
 from notwice.operation_base import OperationBase
-from notwice.policy import NOT_APPLIED, UNKNOWN, Applied, Policy
+from notwice.policy import NOT_APPLIED, UNKNOWN, Applied, Policy, Verdict
 from notwice.recovery import Handlers, Work
 from notwice.results import result_of, text_of
 from notwice.runtime import Runtime
@@ -372,6 +372,17 @@ def _replayed(outcome: Replay) -> Done:
         message = "the operation was finished with a refusal"
         raise RecordedFailure("failed", message, operation=operation, value=value)
     return Done(value, replayed=True, operation=operation)
+
+
+def check_result(value: object) -> None:
+    """Raise `TypeError` for what only a reconcile function says: taken for a result, it would finish the operation."""
+    if isinstance(value, Applied | Verdict):
+        said = value.name if isinstance(value, Verdict) else "Applied(...)"
+        message = (
+            f"the handler returned {said}, which is what a reconcile function says: return the result itself, and "
+            "raise NotApplied where nothing happened"
+        )
+        raise TypeError(message)
 
 
 def reconciled(answer: object, *, may_run: bool) -> Applied | str | None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from notwice import AsyncGuard, Guard, Operation, Policy, reconcile
+from notwice import NOT_APPLIED, UNKNOWN, Applied, AsyncGuard, Guard, Operation, Policy, reconcile, rerun
 from notwice.lookups import AsyncRestLookup, RestLookup
-from notwice.recovery import Handlers, literally
+from notwice.recovery import Handlers, Round, literally
 from notwice.stores.memory import MemoryStore
 from tests.unit.worlds import SCOPE, World
 
@@ -126,3 +126,17 @@ def test_a_state_is_applied_or_not() -> None:
     states = {"state": "s", "applied": ["done", "sent"], "not_applied": ["sent"]}
     with pytest.raises(ValueError, match="sent can't be both"):
         RestLookup(url="http://127.0.0.1:9/{key}", matches={"key": "{key}"}, **states)  # type: ignore[arg-type]  # as above
+
+
+@pytest.mark.parametrize("said", [NOT_APPLIED, UNKNOWN, Applied(3)])
+def test_what_a_reconcile_function_says_finishes_nothing(said: object) -> None:
+    """P10: a function that looks the effect up, given in the place of a handler, does not make its answer the result.
+
+    Duplicates would be told that the operation is done, where it was said not to have happened.
+    """
+    world = World(recovery=rerun)
+    world.own().suspend()
+    assert world.guard.recover({SCOPE: lambda operation: said}) == Round(failed=1)
+    assert world.view().unresolved
+    with pytest.raises(TypeError, match="what a reconcile function says"):
+        world.guard.run(lambda: said, scope="another", key="k-1")
