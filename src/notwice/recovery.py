@@ -29,6 +29,7 @@ __all__ = ["Round", "keep_recovering", "keep_recovering_async"]
 
 EVERY_SECONDS: Final = 10.0
 LOOKING_TIMES: Final = 20  # a round that found nothing to do and took a second is good for twenty
+LONGEST_SECONDS: Final = 600.0  # but what is due waits no longer than that
 
 _LOG: Final = logging.getLogger("notwice")
 _VALUE: Final = r"(?:[^:\\]|\\[:\\])+"  # as `notwice.identity` escapes it; what nobody escaped so is another text
@@ -199,8 +200,13 @@ async def _unless_stopped(recover: Callable[[], Awaitable[Round]]) -> Round:
 
 
 def _pause(found: Round, shortest: float, took: float) -> float:
-    """How long to wait after a round: where thousands are held, looking at them takes a twentieth of the time."""
-    return shortest if found.finished or found.failed else max(shortest, LOOKING_TIMES * took)
+    """How long to wait after a round: where thousands are held, looking at them takes a twentieth of the time.
+
+    A round that asked somebody, or that never came to look, may have taken long as well: it is not made up for.
+    """
+    worked = found.finished or found.failed or found.waiting or found.elsewhere
+    looked = found.held or found.unhandled or found.unreadable
+    return shortest if worked or not looked else max(shortest, min(LOOKING_TIMES * took, LONGEST_SECONDS))
 
 
 @contextlib.contextmanager

@@ -496,13 +496,25 @@ def test_rounds_go_on_until_told_to_stop_whatever_they_meet(caplog: pytest.LogCa
 
 
 @pytest.mark.parametrize(
-    ("found", "pause"), [(Round(held=5000), 40), (Round(finished=1, held=5000), 10), (Round(failed=1), 10)]
+    ("found", "took", "pause"),
+    [
+        (Round(held=5000), 2, 40),
+        (Round(held=5000), 100, 600),
+        (Round(finished=1, held=5000), 2, 10),
+        (Round(failed=1), 2, 10),
+        (Round(waiting=50, held=1), 500, 10),
+        (Round(elsewhere=1, unhandled=1), 2, 10),
+        (Round(), 2, 10),
+    ],
 )
 def test_looking_at_thousands_takes_a_twentieth_of_the_time(
-    monkeypatch: pytest.MonkeyPatch, found: Round, pause: float
+    monkeypatch: pytest.MonkeyPatch, found: Round, took: float, pause: float
 ) -> None:
-    """A round that took two seconds and found nothing to do is followed by a longer pause; one that did work is not."""
-    now = iter([100.0, 102.0])
+    """A round that took long and found nothing to do is followed by a longer pause, of ten minutes at most.
+
+    One that did work is not, nor is one that asked a slow provider, or that could not look: the next one is due.
+    """
+    now = iter([100.0, 100.0 + took])
     monkeypatch.setattr("notwice.recovery.time", SimpleNamespace(monotonic=lambda: next(now)))
     pauses: list[float | None] = []
 

@@ -91,6 +91,9 @@ SECRETS = {
     "x-api-key": "s3cret",
     "x-csrf-token": "s3cret",
     "x-session-id": "s3cret",
+    "dpop": "s3cret",
+    "x-otp": "s3cret",
+    "x-sign": "s3cret",
 }
 
 

@@ -18,7 +18,9 @@ from notwice.http.exchange.request import RequestView
 FORM: Final = 1
 """Of what is stored. A higher one was written by a newer release."""
 
-CREDENTIALS: Final = re.compile(r"auth|cookie|credential|csrf|jwt|key|passw|secret|session|signature|token|xsrf")
+CREDENTIALS: Final = re.compile(
+    r"auth|bearer|cookie|credential|csrf|dpop|hmac|jwt|key|otp|passw|saml|secret|session|sign|ticket|token|xsrf"
+)
 """Names of headers that are not stored, by what they contain."""
 
 _HEAD_BYTES: Final = 512
