@@ -376,7 +376,7 @@ def _replayed(outcome: Replay) -> Done:
 
 def check_result(value: object) -> None:
     """Raise `TypeError` for what only a reconcile function says: taken for a result, it would finish the operation."""
-    if isinstance(value, Applied | Verdict):
+    if issubclass(type(value), Applied | Verdict):  # a value may raise when it is looked at any closer
         said = value.name if isinstance(value, Verdict) else "Applied(...)"
         message = (
             f"the handler returned {said}, which is what a reconcile function says: return the result itself, and "
