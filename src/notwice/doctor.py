@@ -98,7 +98,8 @@ def examine(store: Store) -> Report:
     times = {
         name: median(time_ms for probe in probes for time_ms in probe.times_ms[name]) for name in probes[0].times_ms
     }
-    skewed = Check("clock", abs(skew_ms) <= SKEW_MS_MAX, f"the store's clock is {skew_ms:+.0f} ms from this host's")
+    apart = f"the store's clock is {round(skew_ms):+d} ms from this host's"
+    skewed = Check("clock", abs(skew_ms) <= SKEW_MS_MAX, apart)
     return Report(
         checks=(*_merged(checks), skewed),
         findings=() if find is None else tuple(find()),

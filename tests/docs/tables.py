@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from notwice import Policy, State, errors
 from notwice.canonical_json import canonical_json
-from notwice.cli.arguments import STATUSES as EXIT_STATUSES
+from notwice.cli.arguments import IN_GENERAL as EXIT_STATUSES
 from notwice.cli.arguments import parser
 from notwice.core import NEXT
 from notwice.http import KEPT_HEADERS, HttpPolicy
@@ -199,7 +199,14 @@ def _expanded(action: argparse.Action) -> str:
 
 
 def exit_statuses() -> str:
-    return table(("status", "what it says"), re.findall(r"^ +(\d+) +(.+)$", EXIT_STATUSES, re.MULTILINE))
+    [group] = [action for action in parser()._actions if isinstance(action, argparse._SubParsersAction)]
+    said: dict[str, list[str]] = {}
+    for name, command in group.choices.items():
+        for text in re.findall(r"^ +1 +(.+)$", command.epilog or "", re.MULTILINE):
+            said.setdefault(text, []).append(code(name))
+    general = re.findall(r"^ +(\d+) +(.+)$", EXIT_STATUSES, re.MULTILINE)
+    refused = [(f"1, of {', '.join(names)}", text) for text, names in said.items()]
+    return table(("status", "what it says"), [general[0], *refused, *general[2:]])
 
 
 # --- states ---------------------------------------------------------------------------------------------------------

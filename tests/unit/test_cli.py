@@ -102,12 +102,34 @@ def test_ls_finds_by_state_scope_namespace_age_and_number(store: Store, run: Run
     assert found() == [done, lost, live.operation]
     assert found("--unresolved") == [lost]
     assert found("--state", "completed") == [done]
-    assert found("--scope", "charge:") == [lost, live.operation]
+    assert found("--scope-prefix", "charge:") == [lost, live.operation]
     assert found("--namespace", "t") == [lost]
     assert found("--namespace", "") == [done, live.operation]
     assert found("--limit", "1") == [done]
     assert found("--older-than", "1m") == []
     live.complete(None)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["lss"], "there is no command lss; did you mean ls?"),
+        (["xyzzy"], "there is no command xyzzy\n"),
+        (["ls", "--scope", "refund:"], "there is no option --scope; did you mean --scope-prefix?"),
+        (["ls", "--store", "sqlite:///absent.db?timout=3"], "did you mean 'timeout'?"),
+        (["ls", "--store", "file://./absent.json?acces=read"], "did you mean 'access'?"),
+    ],
+)
+def test_what_was_misspelt_is_named(run: Run, words: list[str], told: str) -> None:
+    """T21: a command, an option and an option of a URL are answered with what may have been meant."""
+    said = run(*words)
+    assert (said.status, said.out) == (2, "")
+    assert told in said.err
+
+
+def test_the_release_is_said(run: Run) -> None:
+    """Both ways of asking for it are answered."""
+    assert run("--version") == run("version") == (0, f"{__version__}\n", "")
 
 
 def test_nothing_found_is_said_and_has_a_status_of_its_own(run: Run) -> None:

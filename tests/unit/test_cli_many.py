@@ -247,7 +247,7 @@ def test_stats_count_by_state_namespace_and_scope(storm: Storm, run: Run) -> Non
     assert run("stats", "--top", "1").out.count("and 1 more") == 2
     quick = json.loads(run("stats", "--json", "--unresolved").out)
     assert (quick["operations"], quick["unresolved"]) == (2, 2)
-    assert json.loads(run("stats", "--json", "--namespace", "tenant-7", "--scope", "ref").out)["operations"] == 1
+    assert json.loads(run("stats", "--json", "--namespace", "tenant-7", "--scope-prefix", "ref").out)["operations"] == 1
     running.complete(1)
 
 

@@ -68,10 +68,24 @@ def test_a_broken_store_is_found_out(how: str) -> None:
     assert how == "settings" or how in [check.name for check in report.checks if not check.held]
 
 
+@pytest.mark.parametrize(("skew_ms", "text"), [(-0.4, "+0 ms"), (0.4, "+0 ms"), (-1.2, "-1 ms")])
+def test_clocks_that_agree_are_not_said_to_be_behind(
+    monkeypatch: pytest.MonkeyPatch, skew_ms: float, text: str
+) -> None:
+    """No clock is -0 ms from another one."""
+    monkeypatch.setattr("notwice.doctor._skew_ms", lambda _: skew_ms)
+    assert f"clock is {text} from" in examine(MemoryStore()).checks[-1].seen
+
+
 def test_the_command_tells_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The exit status is 0 for a sound store, 3 for one that is not there; --json gives one object."""
     url = f"sqlite:///{tmp_path}/guard.db"
     assert main(["doctor", "--store", url]) == 3
+    (tmp_path / "guard.db").touch()
+    assert main(["doctor", "--store", url]) == 3
+    assert "no store was made here yet" in capsys.readouterr().err
+    assert main(["migrate", "--store", url, "--dry-run"]) == 0
+    assert "CREATE TABLE" in capsys.readouterr().out
     open_store(url).close()
     capsys.readouterr()
     assert main(["doctor", "--store", url]) == 0

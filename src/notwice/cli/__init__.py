@@ -20,12 +20,13 @@ from notwice.cli.selection import Misused
 from notwice.errors import ForceRequired, InvalidKey, NotwiceError, StoreUnavailable
 from notwice.server import options
 from notwice.server.settings import Settings
-from notwice.stores import open_store
+from notwice.stores import jsonfile, open_store, sqlite
 from notwice.stores.findings import UnsafeSettingsWarning
 from notwice.stores.urls import parsed
 
 __all__ = ["main"]
 
+_IN_FILES: Final = {"file": jsonfile.OPTIONS, "sqlite": sqlite.OPTIONS}
 _HAVE_TABLES: Final = frozenset({"mysql", "postgresql", "sqlite"})
 
 
@@ -153,7 +154,7 @@ def _doctor(url: str | None, said: argparse.Namespace) -> int:
             "A JSON file belongs to the one process that has it open; there is no server to examine."
         )
     try:
-        return doctor.carry_out(place, said)
+        return doctor.carry_out(_as_it_is(place), said)
     except (ValueError, ImportError) as error:
         raise Misused(str(error)) from error
 
@@ -169,6 +170,11 @@ def _of_a_store(url: str | None, *, is_there: bool = True, reads: bool = False) 
     if place.scheme == "memory":
         raise Misused("memory:// lives in the process that made it: there is nothing to look at from here.")
     path = {"sqlite": place.path[1:], "file": place.host + place.path}.get(place.scheme)
+    if place.scheme in _IN_FILES:
+        try:
+            place.read_options(_IN_FILES[place.scheme])  # an option that is misspelt may be why nothing is there
+        except ValueError as error:
+            raise Misused(str(error)) from error
     if is_there and path is not None and not Path(path).exists():
         raise StoreUnavailable(f"There is no store at {path}.")
     if place.scheme != "file" or not reads:

@@ -7,8 +7,9 @@ import difflib
 import getpass
 import re
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
+from notwice import __version__
 from notwice.model import State
 from notwice.server.durations import parse_duration
 from notwice.server.options import add_flags
@@ -17,6 +18,15 @@ from notwice.server.settings import Settings
 FINE, REFUSED, USAGE, UNAVAILABLE = 0, 1, 2, 3
 JSON = "application/json"
 MANY = 10_000  # each is remembered between the list that a person sees and the moves
+
+IN_GENERAL = f"""\
+exit status:
+  {FINE}  it worked
+  {REFUSED}  nothing was found, it was refused, or not all of it could be done: the --help of each command says which
+  {USAGE}  the command line or an option is wrong
+  {UNAVAILABLE}  the store is not there or does not answer
+"""
+
 
 STATUSES = f"""\
 exit status:
@@ -63,6 +73,10 @@ exit status:
 """
 
 
+_COMMAND: Final = "COMMAND"
+_NO_COMMAND: Final = re.compile(rf"argument {_COMMAND}: invalid choice: '(.*)' \(choose from (.*)\)$", re.DOTALL)
+
+
 class Parser(argparse.ArgumentParser):
     """A parser without abbreviations that suggests what an unknown option may have meant."""
 
@@ -79,13 +93,18 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong, and where help is."""
+        found = _NO_COMMAND.match(message)
+        if found:
+            close = difflib.get_close_matches(found[1], re.findall(r"'(\w+)'", found[2]), n=1)
+            message = f"there is no command {found[1]}" + (f"; did you mean {close[0]}?" if close else "")
         self.exit(USAGE, f"{self.prog}: {message}\nTry '{self.prog} --help'.\n")
 
     def _sentence(self, word: str) -> str:
         name = word.split("=", maxsplit=1)[0]
         if not name.startswith("-"):
             return f"{word!r} is one word too many"
-        close = difflib.get_close_matches(name, self._option_string_actions, n=1)
+        known = [*self._option_string_actions]
+        close = [option for option in known if option.startswith(name)] or difflib.get_close_matches(name, known, n=1)
         return f"there is no option {name}" + (f"; did you mean {close[0]}?" if close else "")
 
 
@@ -94,9 +113,10 @@ def parser() -> Parser:
     top = Parser(
         prog="notwice",
         description="The guard that makes any side effect safe to retry.",
-        epilog=STATUSES + "\nThe store of every command is --store URL or the variable NOTWICE_STORE.",
+        epilog=IN_GENERAL + "\nThe store of every command is --store URL or the variable NOTWICE_STORE.",
     )
-    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    top.add_argument("--version", action="version", version=__version__, help="say which release this is")
+    commands = top.add_subparsers(dest="command", metavar=_COMMAND, required=True)
     for add in (_serve, _demo, _ls, _stats, _show, _resolve, _release, _recover, _purge):
         add(commands)
     for add in (_import, _export, _migrate, _doctor, _key, _version):
@@ -126,12 +146,17 @@ def _demo(commands: Commands) -> None:
 
 def _ls(commands: Commands) -> None:
     ls = commands.add_parser(
-        "ls", help="list the operations in a store", description="List operations, oldest first.", epilog=STATUSES
+        "ls",
+        help="list the operations in a store",
+        description="List operations, oldest first.\n\n"
+        "RECOVERY is the policy that was stored with the first claim, and the attempt that was made last if it\n"
+        "was not the first: 'hold 2' is held and was begun twice, 'rerun 3 of 5' may still be tried twice.",
+        epilog=STATUSES,
     )
     _store(ls)
     states = [str(state) for state in State]
     ls.add_argument("--state", choices=states, action="append", help="only those in this state; repeatable")
-    ls.add_argument("--scope", dest="scope_prefix", metavar="PREFIX", help="only those whose scope starts like this")
+    ls.add_argument("--scope-prefix", metavar="PREFIX", help="only those whose scope starts like this")
     ls.add_argument("--namespace", metavar="NAME", help="only those of this namespace (default: all)")
     _filters(ls)
     ls.add_argument("--released", action="store_true", help="only those freed to run again that nobody has retried")
@@ -150,7 +175,7 @@ def _stats(commands: Commands) -> None:
     )
     _store(stats)
     stats.add_argument("--unresolved", action="store_true", help="count the unresolved alone, which is quick")
-    stats.add_argument("--scope", dest="scope_prefix", metavar="PREFIX", help="only those whose scope starts like this")
+    stats.add_argument("--scope-prefix", metavar="PREFIX", help="only those whose scope starts like this")
     stats.add_argument("--namespace", metavar="NAME", help="only those of this namespace (default: all)")
     stats.add_argument("--top", metavar="N", type=_count, default=10, help="rows of each table (default: %(default)s)")
     stats.add_argument("--json", action="store_true", help="one JSON object, with all rows")
