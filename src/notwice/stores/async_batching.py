@@ -180,8 +180,12 @@ class _Trips:
         try:
             if not await self._carry_out(batch):
                 for call in batch:
-                    await self._carry_out([call])
+                    if not call.given_up:
+                        await self._carry_out([call])
         finally:
+            if left := [call for call in batch if not call.answered]:  # it was cancelled in between
+                share_out(left, (), StoreUnavailable("this event loop ended; whether it was carried out is not known"))
+                settle(left)
             task = asyncio.current_task()
             assert task is not None
             del self._under_way[task]

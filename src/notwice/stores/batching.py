@@ -46,7 +46,7 @@ from notwice.stores.findings import Finding
 from notwice.stores.forks import stand_still_at_forks
 from notwice.stores.interrupts import take_lock
 from notwice.stores.port import NOTHING_TO_JOIN, AsyncJoined, Joined, Joins, Loads, Store
-from notwice.stores.shared import closed, refuse_repeated_names
+from notwice.stores.shared import closed, no_thread, refuse_repeated_names
 
 T = TypeVar("T")
 
@@ -312,7 +312,8 @@ class Batching:
             self._pending, self._under_way = pending, batch
         if not self._carry_out(batch):
             for call in batch:
-                self._carry_out([call])
+                if not call.given_up:
+                    self._carry_out([call])
         self._under_way = ()
 
     def _carry_out(self, batch: Sequence[_ThreadCall | LoopCall]) -> bool:
@@ -354,7 +355,7 @@ class Batching:
                 self._tell_those_left()
             if self._pending:
                 self._call_next()
-            elif self._closed:
+            if self._closed and not self._pending:
                 self._drained.set()
 
     def _call_next(self) -> None:
@@ -367,8 +368,13 @@ class Batching:
                     self._called = True
                     return
             self._threads.popleft()
-        self._in_worker(self._serve)
-        self._called = True
+        try:
+            self._in_worker(self._serve)
+            self._called = True
+        except StoreUnavailable as error:  # who has led is told of its own call, not of this
+            refused, self._pending = self._pending, deque()
+            share_out(refused, (), error)
+            _wake(refused)
 
     def _serve(self) -> None:
         """Lead for one batch, in the worker thread."""
@@ -382,7 +388,10 @@ class Batching:
 
     def _in_worker(self, job: Callable[[], None]) -> None:
         if self._worker is None or not self._worker.alive:
-            self._worker = _Worker(self)
+            try:
+                self._worker = _Worker(self)
+            except RuntimeError as error:  # the system has no thread left
+                raise no_thread(error) from error
         self._worker.jobs.put(job)
 
 

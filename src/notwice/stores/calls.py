@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from notwice.errors import RecordTooLarge, StoreUnavailable
 from notwice.model import Op, Reply
-from notwice.stores.shared import KeyLocked, Name, name_of
+from notwice.stores.shared import KeyLocked, Name, PartlyDone, name_of
 
 BATCH_MAX: Final = 256
 """How many operations share a commit at most: so many take a few milliseconds beside the sync that they share."""
@@ -119,12 +119,22 @@ def operations_of(batch: Iterable[Call]) -> list[Op]:
 
 
 def share_out(batch: Iterable[Call], replies: Sequence[Reply], error: BaseException | None) -> None:
-    """Give each call of a batch its part of the replies, or the error."""
+    """Give each call of a batch its part of the replies, or the error; of a batch that is partly done, what is its."""
     start = 0
     for call in batch:
         end = start + len(call.ops)
-        call.replies, call.error = (replies[start:end], None) if error is None else (None, error)
+        if isinstance(error, PartlyDone):
+            call.replies, call.error = _told_apart(error.outcomes[start:end])
+        else:
+            call.replies, call.error = (replies[start:end], None) if error is None else (None, error)
         start = end
+
+
+def _told_apart(outcomes: Sequence[Reply | StoreUnavailable]) -> tuple[Sequence[Reply] | None, StoreUnavailable | None]:
+    """One call's part: replies, or the first error among them."""
+    replies = [outcome for outcome in outcomes if not isinstance(outcome, StoreUnavailable)]
+    refusals = [outcome for outcome in outcomes if isinstance(outcome, StoreUnavailable)]
+    return (None, refusals[0]) if refusals else (replies, None)
 
 
 def settle(calls: Iterable[LoopCall]) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from notwice.errors import StoreUnavailable
+from notwice.errors import StoreUnavailable, not_installed
 from notwice.model import Get, Op, Query, Record, RecordView, Reply, Unreadable, make_record
 
 Name = tuple[str, str]
@@ -94,12 +94,17 @@ def needs_extra(extra: str) -> Generator[None]:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "notwice":
             raise
-        raise ImportError(f"this store needs {error.name}: pip install 'notwice[{extra}]'", name=error.name) from error
+        raise ImportError(not_installed(f"this store needs {error.name}", extra), name=error.name) from error
 
 
 def closed() -> StoreUnavailable:
     """The error of a store that is used after it was closed."""
     return StoreUnavailable("this store is closed; open another one")
+
+
+def no_thread(error: RuntimeError) -> StoreUnavailable:
+    """The error of a call for which the system gave no thread."""
+    return StoreUnavailable(f"no thread can be started ({error}); nothing was done")
 
 
 class KeyLocked(StoreUnavailable):

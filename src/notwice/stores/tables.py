@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from notwice.codec import decode_record
-from notwice.errors import StoreUnavailable
 from notwice.model import Get, Insert, Op, Page, Query, Record, RecordView, Reply, State, Swap, Unreadable
 from notwice.stores.shared import KeyLocked, Name, cursor_after, name_of, reply_of, stamped
 
@@ -70,11 +69,6 @@ def answer_while_locked(op: Op, seen: Reply) -> Reply:
         raise KeyLocked("an open transaction holds this record; nothing was done")
     stand_in = stamped(op.record._replace(etag=_LOCKED_ETAG), seen.now_ms)
     return reply_of((False, stand_in, seen.now_ms, seen.now_ms, 0))
-
-
-def rest_is_done(error: KeyLocked) -> StoreUnavailable:
-    """The error of a batch one of whose operations met a lock after others were committed: it can't be split."""
-    return StoreUnavailable(f"{error}, but other writes of the batch are there")
 
 
 def _is_claim(op: Insert | Swap, seen: object) -> bool:

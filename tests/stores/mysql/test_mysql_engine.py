@@ -22,14 +22,14 @@ from notwice import (
     StoreUnavailable,
 )
 from notwice.codec import encode_record
-from notwice.model import Get, Insert, Op, Query, Record, RecordView, Result, ResultKind, State, Swap, Unreadable
+from notwice.model import Get, Insert, Op, Query, Record, RecordView, Reply, Result, ResultKind, State, Swap, Unreadable
 from notwice.stores import open_store
 from notwice.stores.mysql import store as stores
 from notwice.stores.mysql.dialect import ROW_BYTES_MAX
 from notwice.stores.mysql.place import Place, Undone, place_of
 from notwice.stores.mysql.rows import asked_of, digest_of, text_of
 from notwice.stores.mysql.store import TRIES_MAX, MysqlStore
-from notwice.stores.shared import KeyLocked
+from notwice.stores.shared import KeyLocked, PartlyDone
 from notwice.stores.sweeping import INSERTS_PER_SWEEP
 from notwice.stores.urls import parsed
 from notwice.testing.conformance.records import (
@@ -416,6 +416,22 @@ def test_a_locked_key_in_a_later_packet(mariadb: MariadbServer, where: Place, st
         assert isinstance(lost.record, Record)
         assert lost.record.state is State.IN_PROGRESS
     assert one(store, Insert(last)).won
+
+
+def test_a_locked_row_in_a_later_packet(mariadb: MariadbServer, where: Place, store: MysqlStore) -> None:
+    """T22, P13: an owner whose row is locked is told so, and takes the winner of an earlier packet not along."""
+    records = [new_record(name, error="x" * ROW_BYTES_MAX) for name in "ab"]
+    first, last = sorted(records, key=lambda record: digest_of((record.namespace, record.id)))
+    assert insert(store, last).won
+    owned = stored(store, last)
+    lock = f"SELECT 1 FROM {where.names.records} WHERE id = '{last.id}' FOR UPDATE"
+    with open_transaction(mariadb, lock), pytest.raises(PartlyDone) as raised:
+        store.apply([Insert(first), Swap(followed(owned), owned.etag)])
+    won, refusal = raised.value.outcomes
+    assert isinstance(won, Reply)
+    assert won.won
+    assert isinstance(refusal, KeyLocked)
+    assert stored(store, last).etag == last.etag
 
 
 def test_purge_goes_round_what_is_locked(mariadb: MariadbServer, where: Place, store: MysqlStore) -> None:

@@ -29,7 +29,7 @@ from notwice.stores.postgres.flows import ASKED_MAX, Undone, applying
 from notwice.stores.postgres.place import Place, place_of
 from notwice.stores.postgres.rows import statement_of
 from notwice.stores.postgres.store import PostgresStore
-from notwice.stores.shared import KeyLocked
+from notwice.stores.shared import KeyLocked, PartlyDone
 from notwice.stores.tables import HeldKeys
 from notwice.stores.urls import parsed
 from notwice.testing.conformance.records import at_once, finished, followed, insert, new_record, one, stored, swap
@@ -168,8 +168,11 @@ def test_a_lock_that_is_met_when_asking_again() -> None:
     owned = new_record("b", created_ms=1)
     there: Row = (False, True, 5, 1, 1, encode_record(owned))
     asked, end = answered([[WON, there], LOCKED, LOCKED, [there]], Swap(followed(owned), owned.etag))
-    assert isinstance(end, StoreUnavailable)
-    assert not isinstance(end, KeyLocked)
+    assert isinstance(end, PartlyDone)
+    won, refusal = end.outcomes
+    assert isinstance(won, Reply)
+    assert won.won
+    assert isinstance(refusal, KeyLocked)
 
 
 def test_asking_again_is_bounded() -> None:

@@ -13,8 +13,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from notwice import StoreUnavailable
-from notwice.model import Insert
+from notwice.model import Insert, Reply
 from notwice.stores import open_async_store, open_store
+from notwice.stores.redis.settings import settings_of
+from notwice.stores.redis.store import Plan, RedisStore
+from notwice.stores.shared import PartlyDone
+from notwice.stores.urls import parsed
 from notwice.testing.conformance.records import get, insert, new_record, stored
 from tests.engines.disks import Disk, disk_in, loses_in_some_power_cut, lost_in_power_cuts, survives_a_full_disk
 from tests.engines.outages import run_through_kills
@@ -68,6 +72,25 @@ def test_a_full_disk(disk: Disk) -> None:
     """P8: on a full disk a begin is refused, and nothing that was acknowledged before is lost."""
     with server_of(disk, REDIS) as server:
         survives_a_full_disk(disk, server.url(timeout=2, safe="ignore"), server.restart)
+
+
+def test_a_full_memory() -> None:
+    """P2, P8: a server without memory refuses new claims; what shares a trip with one is read and replayed as ever."""
+    with redis_server(REDIS) as server, server.client() as client:
+        store = RedisStore(Plan(settings_of(parsed(server.url(safe="ignore")))))
+        record = new_record("a")
+        insert(store, record)
+        client.config_set("maxmemory", 1)
+        with pytest.raises(PartlyDone) as raised:
+            store.apply([Insert(new_record("b")), Insert(record), Insert(new_record("c"))])
+        first, seen, last = raised.value.outcomes
+        assert isinstance(first, StoreUnavailable)
+        assert isinstance(last, StoreUnavailable)
+        assert isinstance(seen, Reply)
+        assert seen.record == stored(store, record)
+        client.config_set("maxmemory", 0)
+        assert insert(store, new_record("b")).won
+        store.close()
 
 
 @pytest.mark.slow

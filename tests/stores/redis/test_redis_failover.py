@@ -9,10 +9,14 @@ import pytest
 from redis.crc import key_slot
 
 from notwice import AsyncGuard, AsyncOperation, Guard, Policy, StoreUnavailable
-from notwice.model import Get, Insert, Record
+from notwice.model import Get, Insert, Record, Reply
 from notwice.stores import open_store
 from notwice.stores.port import Store
 from notwice.stores.redis.rows import Keys
+from notwice.stores.redis.settings import settings_of
+from notwice.stores.redis.store import Plan, RedisStore
+from notwice.stores.shared import PartlyDone
+from notwice.stores.urls import parsed
 from notwice.testing.conformance.records import get, insert, new_record
 from tests.engines.claims import Claims, missing_in
 from tests.engines.redis import (
@@ -103,6 +107,22 @@ def test_too_few_replicas(pair: tuple[RedisServer, RedisServer]) -> None:
         replica.go_on()
         guard.run(lambda: ran.append(1), scope="pay", key="k2", policy=PATIENT)
         assert ran == [1], "it was freed behind the caller, or is owned by the next"
+
+
+def test_too_few_replicas_for_another(pair: tuple[RedisServer, RedisServer]) -> None:
+    """P2, P8: a claim that too few replicas have fails alone: what was only read with it is told."""
+    master, replica = pair
+    store = RedisStore(Plan(settings_of(parsed(master.url(wait=1, safe="ignore")))))
+    record = new_record("a")
+    insert(store, record)
+    replica.kill()
+    with pytest.raises(PartlyDone) as raised:
+        store.apply([Get(record.namespace, record.id), Insert(new_record("b"))])
+    read, refusal = raised.value.outcomes
+    assert isinstance(read, Reply)
+    assert isinstance(read.record, Record)
+    assert isinstance(refusal, StoreUnavailable)
+    store.close()
 
 
 async def test_too_few_replicas_for_tasks(pair: tuple[RedisServer, RedisServer]) -> None:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from notwice.errors import StoreUnavailable
 from notwice.stores.calls import PENDING_MAX
 from notwice.stores.forks import stand_still_at_forks
-from notwice.stores.shared import closed
+from notwice.stores.shared import closed, no_thread
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class Threads:
         self._unfinished = 0
 
     def submit(self, job: Callable[[], T]) -> Future[T]:
-        """Have a job carried out. Raises `StoreUnavailable` if too many are waiting."""
+        """Have a job carried out. Raises `StoreUnavailable` if too many are waiting, or nobody can carry it out."""
         future: Future[T] = Future()
         since = time.monotonic()
         with self._lock:
@@ -52,9 +52,9 @@ class Threads:
                 raise closed()
             if self._unfinished >= PENDING_MAX:
                 raise StoreUnavailable(f"{PENDING_MAX} calls are waiting for the store already; nothing was done")
-            self._unfinished += 1
-            if self._started < min(self._count, self._unfinished):
+            if self._started < min(self._count, self._unfinished + 1):
                 self._start()
+            self._unfinished += 1
         self._jobs.put(lambda: self._carry_out(job, future, since))
         return future
 
@@ -79,9 +79,14 @@ class Threads:
         self._start_anew()
 
     def _start(self) -> None:
-        self._started += 1
         thread = threading.Thread(target=_work, args=(self._jobs,), name="notwice-store", daemon=True)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system has no thread left
+            if self._started:
+                return  # those that there are carry it out
+            raise no_thread(error) from error
+        self._started += 1
         weakref.finalize(self, self._jobs.put, None).atexit = False
 
     def _carry_out(self, job: Callable[[], Any], future: Future[Any], since: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, TypeVar
 
@@ -28,9 +28,9 @@ from notwice.stores.mysql.rows import (
 from notwice.stores.mysql.session import Session
 from notwice.stores.pool import Pool
 from notwice.stores.port import Joined
-from notwice.stores.shared import KeyLocked, name_of, refuse_repeated_names
+from notwice.stores.shared import KeyLocked, name_of, refuse_repeated_names, replies_or_raise
 from notwice.stores.sweeping import SWEPT_MAX, Sweeping
-from notwice.stores.tables import HeldKeys, answer_while_locked, page_of, rest_is_done
+from notwice.stores.tables import HeldKeys, answer_while_locked, page_of
 
 _T = TypeVar("_T")
 
@@ -136,7 +136,7 @@ class MysqlStore:
         return session
 
     def _applied(self, ops: Sequence[Op]) -> Sequence[Reply]:
-        replies: dict[int, Reply] = {}
+        outcomes: dict[int, Reply | KeyLocked] = {}
         waiting = asked_of(ops)
         with self._pool.turn() as session:
             refuse_too_large(waiting, session.packet_max)
@@ -145,13 +145,13 @@ class MysqlStore:
                 together = [each for each in waiting if each not in apart] if apart else waiting
                 packets = packets_of(together, session.packet_max) if together else ()
                 for asked in (*packets, *([each] for each in apart)):
-                    replies |= self._carried_out(session, asked, alone=not replies)
-                waiting = [each for each in waiting if each.place not in replies]
+                    outcomes |= self._carried_out(session, asked, alone=not outcomes)
+                waiting = [each for each in waiting if each.place not in outcomes]
                 if not waiting:
-                    return [replies[place] for place in range(len(ops))]
+                    return replies_or_raise([outcomes[place] for place in range(len(ops))])
         raise StoreUnavailable(f"others changed a record {TRIES_MAX} times while it was asked for; try again")
 
-    def _carried_out(self, session: Session, asked: Sequence[Asked], *, alone: bool) -> dict[int, Reply]:
+    def _carried_out(self, session: Session, asked: Sequence[Asked], *, alone: bool) -> Mapping[int, Reply | KeyLocked]:
         """Send one packet and give its replies. Not `alone`: another packet of the batch has been committed."""
         if len(asked) > 1:
             try:
@@ -159,12 +159,13 @@ class MysqlStore:
             except KeyLocked:
                 if alone:
                     raise
-        try:
-            return {place: reply for each in asked for place, reply in self._sent_by_itself(session, each).items()}
-        except KeyLocked as error:
-            if alone:
-                raise
-            raise rest_is_done(error) from error
+        outcomes: dict[int, Reply | KeyLocked] = {}
+        for each in asked:
+            try:
+                outcomes |= self._sent_by_itself(session, each)
+            except KeyLocked as error:
+                outcomes[each.place] = error
+        return outcomes
 
     def _sent(self, session: Session, asked: Sequence[Asked], *, lock_s: float = LOCK_S) -> dict[int, Reply]:
         text = text_of(asked, self._table, compound=session.compound)

@@ -3,7 +3,8 @@
 A flow yields an `Exchange`, the commands for each node, and is sent what came back from each; or a `Pause`. It asks
 again only where a node has surely done nothing: it was never reached, it does not own the slot (MOVED, ASK), the slot
 is on its way (TRYAGAIN), the cluster has no owner for it (CLUSTERDOWN), or it has forgotten the script (NOSCRIPT). All
-other errors are the caller's, and what was sent without an answer is unknown.
+other errors are the caller's, and what was sent without an answer is unknown. An error is that of the operations that
+it is about: what others of the batch were answered stands.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from notwice.model import Get, Insert, Op, Record, RecordView, Reply
 from notwice.stores.redis.routes import Address, Routes
 from notwice.stores.redis.rows import Command, Keys, command_of, reply_to, unreadable
 from notwice.stores.redis.script import MOVE
-from notwice.stores.shared import name_of, reply_of
+from notwice.stores.shared import name_of, replies_or_raise, reply_of
 
 T = TypeVar("T")
 
@@ -104,13 +105,17 @@ class Terms(NamedTuple):
 class _Move:
     """One operation under way."""
 
-    __slots__ = ("address", "asking", "command", "first", "forgotten", "key", "op", "open_key", "reply", "shard")
+    __slots__ = (
+        *("address", "asking", "command", "error", "first", "forgotten", "key"),
+        *("op", "open_key", "reply", "shard"),
+    )
 
     def __init__(self, op: Op, keys: Keys, *, written_ms: int = 0) -> None:
         self.op = op
         self.shard, self.key, self.open_key = keys.of(name_of(op))
         self.command = command_of(op, self.key, self.open_key, written_ms=written_ms)
         self.reply: Reply | None = None
+        self.error: StoreUnavailable | None = None
         self.address: Address | None = None  # of the node that another one named
         self.asking = False
         self.forgotten = False  # the script, by that node
@@ -120,8 +125,14 @@ class _Move:
         """What is sent for it."""
         return [("ASKING",), self.command] if self.asking else [self.command]
 
+    @property
+    def outcome(self) -> Reply | StoreUnavailable:
+        """What came of it."""
+        nobody = f"the cluster named no node that serves this slot in {TRIES} tries; nothing was done"
+        return self.error or self.reply or StoreUnavailable(nobody)
+
     def take(self, answer: object, routes: Routes, address: Address) -> None:
-        """Note the answer of a node; raises what can't be mended."""
+        """Note the answer of a node."""
         if isinstance(answer, list):
             self.reply = reply_to(self.op, answer)
             return
@@ -138,7 +149,7 @@ class _Move:
             case ResponseError() if "WRONGTYPE" in str(answer):  # not a string: somebody else put it there
                 self.reply = reply_of((False, unreadable(b"", name_of(self.op)), 0, 0, 0))
             case _:
-                raise refused(answer)
+                self.error = refused(answer)
 
 
 def moves(ops: Sequence[Op], keys: Keys, routes: Routes, *, terms: Terms) -> Flow[list[Reply]]:
@@ -158,7 +169,11 @@ def _carried_out(batch: Sequence[_Move], routes: Routes, terms: Terms) -> Flow[l
             move.first = not isinstance(move.op, Get) and terms.doubts.add(move.op.record.etag)
     waiting = batch
     for attempt in range(TRIES):
-        yield from routes_known(routes)
+        try:
+            yield from routes_known(routes)
+        except StoreUnavailable as error:
+            _refuse(waiting, error)
+            break
         groups: dict[Address, list[_Move]] = {}
         for move in waiting:
             groups.setdefault(move.address or routes.owner(move.shard), []).append(move)
@@ -167,15 +182,19 @@ def _carried_out(batch: Sequence[_Move], routes: Routes, terms: Terms) -> Flow[l
             _take(group, answers[address], routes, address=address)
             if terms.replicas and not isinstance(found := answers[address], Lost):
                 _acknowledge(group, found[-1], terms)
-        waiting = [move for move in waiting if move.reply is None]
+        waiting = [move for move in waiting if move.reply is None and move.error is None]
         if not waiting:
             break
         if attempt and not all(move.address for move in waiting):
             yield Pause(PAUSE_S)
-    replies = [_reply(move) for move in batch]
     if terms.replicas:
         yield from _confirmed(batch, routes, terms)
-    return replies
+    return replies_or_raise([move.outcome for move in batch])
+
+
+def _refuse(group: Sequence[_Move], error: StoreUnavailable) -> None:
+    for move in group:
+        move.error = error
 
 
 def _commands(group: Sequence[_Move], terms: Terms) -> list[Command]:
@@ -194,7 +213,8 @@ def _take(group: Sequence[_Move], answers: Sequence[Any] | Lost, routes: Routes,
     if isinstance(answers, Lost):
         routes.doubt()
         if answers.sent or not routes.may_change:
-            raise unanswered(answers, address)
+            _refuse(group, unanswered(answers, address))
+            return
         for move in group:
             move.address, move.asking = None, False
         return
@@ -205,50 +225,53 @@ def _take(group: Sequence[_Move], answers: Sequence[Any] | Lost, routes: Routes,
 
 
 def _acknowledge(group: Sequence[_Move], acknowledged: object, terms: Terms) -> None:
-    """Raise if something was written that too few replicas have."""
+    """What was written and too few replicas have is not told as written."""
     for move in group:
         if move.reply is not None and not isinstance(move.op, Get):
             if move.reply.won:
-                _require(acknowledged, terms)
-            elif not move.first:
-                continue
-            terms.doubts.discard(move.op.record.etag)
+                move.error = _too_few(acknowledged, terms)
+            if move.error is None and (move.reply.won or move.first):
+                terms.doubts.discard(move.op.record.etag)
 
 
 def _confirmed(batch: Sequence[_Move], routes: Routes, terms: Terms) -> Flow[None]:
     """What was found under an etag in doubt is written once more, if it is still there, for replicas to acknowledge."""
-    groups: dict[Address, list[tuple[bytes, Command]]] = {}
+    groups: dict[Address, list[tuple[_Move, bytes]]] = {}
     for move in batch:
         record = move.reply and move.reply.record
-        if isinstance(record, Record) and record.etag in terms.doubts:
-            touch: Command = ("EVAL", MOVE, 2, move.key, move.open_key, "touch", record.etag)
-            groups.setdefault(routes.owner(move.shard), []).append((record.etag, touch))
+        if move.error is None and isinstance(record, Record) and record.etag in terms.doubts:
+            groups.setdefault(routes.owner(move.shard), []).append((move, record.etag))
     if not groups:
         return
-    commands = {address: [*(touch for _, touch in group), _wait(terms)] for address, group in groups.items()}
+    commands: dict[Address, list[Command]] = {
+        address: [*(_touch(move, etag) for move, etag in group), _wait(terms)] for address, group in groups.items()
+    }
     answers = yield Exchange(commands)
     for address, group in groups.items():
         found = answers[address]
         if isinstance(found, Lost):
-            raise unanswered(found, address)
-        for (etag, _), answer in zip(group, found, strict=False):
+            _refuse([move for move, _ in group], unanswered(found, address))
+            continue
+        for (move, etag), answer in zip(group, found, strict=False):
             if not isinstance(answer, list) or not answer[0]:
-                raise StoreUnavailable("a record changed while replicas were asked for it; ask again")
-            _require(found[-1], terms)
-            terms.doubts.discard(etag)
+                move.error = StoreUnavailable("a record changed while replicas were asked for it; ask again")
+            else:
+                move.error = _too_few(found[-1], terms)
+            if move.error is None:
+                terms.doubts.discard(etag)
 
 
-def _require(acknowledged: object, terms: Terms) -> None:
-    if not isinstance(acknowledged, int) or acknowledged < terms.replicas:
-        raise StoreUnavailable(
-            f"{acknowledged} replicas have this write, not {terms.replicas}; whether a fail-over loses it is not known"
-        )
+def _touch(move: _Move, etag: bytes) -> Command:
+    return "EVAL", MOVE, 2, move.key, move.open_key, "touch", etag
 
 
-def _reply(move: _Move) -> Reply:
-    if move.reply is None:
-        raise StoreUnavailable(f"the cluster named no node that serves this slot in {TRIES} tries; nothing was done")
-    return move.reply
+def _too_few(acknowledged: object, terms: Terms) -> StoreUnavailable | None:
+    """The error of a write that too few replicas have."""
+    if isinstance(acknowledged, int) and acknowledged >= terms.replicas:
+        return None
+    return StoreUnavailable(
+        f"{acknowledged} replicas have this write, not {terms.replicas}; whether a fail-over loses it is not known"
+    )
 
 
 def routes_known(routes: Routes) -> Flow[None]:

@@ -14,6 +14,31 @@ from notwice.stores.redis.store import AsyncRedisStore, RedisStore
 from notwice.stores.shared import name_of
 
 
+class _Trips:
+    """The store as one lane has it: other lanes may still have something to do there when this one is closed."""
+
+    def __init__(self, store: RedisStore) -> None:
+        self.apply = store.apply
+        self.scan = store.scan
+        self.purge = store.purge
+
+    def close(self) -> None:
+        """Leave it open."""
+
+
+class _AsyncTrips:
+    """The same for event loops."""
+
+    def __init__(self, store: AsyncRedisStore) -> None:
+        self.blocking = store.blocking
+        self.apply = store.apply
+        self.scan = store.scan
+        self.purge = store.purge
+
+    async def close(self) -> None:
+        """Leave it open."""
+
+
 class Lanes:
     """A `Store` in front of a cluster that lets threads share trips, node by node."""
 
@@ -54,7 +79,7 @@ class Lanes:
         """What is shared with others that ask the same node, as far as its owner is known."""
         address = self._store.plan.owner_of(name_of(op))
         lane = self._lanes.get(address)
-        return lane or self._lanes.setdefault(address, Batching(self._store, timeout=self._timeout))
+        return lane or self._lanes.setdefault(address, Batching(_Trips(self._store), timeout=self._timeout))
 
 
 class AsyncLanes:
@@ -94,4 +119,4 @@ class AsyncLanes:
         """What is shared with others that ask the same node, as far as its owner is known."""
         address = self._store.plan.owner_of(name_of(op))
         lane = self._lanes.get(address)
-        return lane or self._lanes.setdefault(address, SharedTrips(self._store, timeout=self._timeout))
+        return lane or self._lanes.setdefault(address, SharedTrips(_AsyncTrips(self._store), timeout=self._timeout))
