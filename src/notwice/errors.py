@@ -36,6 +36,14 @@ from notwice.model import InProgress, Mismatch, RecordView, Unresolved
 from notwice.problems import KINDS, PAUSES, Problem, problem
 
 
+def not_installed(what: str, extra: str) -> str:
+    """The sentence for `what` needs something that is optional: how the extra that brings it is installed."""
+    return (
+        f"{what}, which comes with the extra `{extra}`: pip install '.[{extra}]' in a clone of notwice, or "
+        f"pip install 'notwice[{extra}]' where a release is published"
+    )
+
+
 class NotApplied(Exception):
     """Raised by a handler: nothing happened, the operation may run again. The guard abandons it."""
 

@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 from urllib.parse import quote, urlsplit
 
 from notwice import identity
+from notwice.errors import not_installed
 from notwice.model import Record, RecordView
 from notwice.policy import NOT_APPLIED, UNKNOWN, Applied, Duration, Verdict, seconds, suggesting
 
@@ -372,5 +373,5 @@ def _httpx() -> Any:  # noqa: ANN401 - a module
     try:
         import httpx  # noqa: PLC0415 - it needs the extra
     except ModuleNotFoundError as error:
-        raise ImportError("lookups need httpx: pip install 'notwice[lookups]'", name=error.name) from error
+        raise ImportError(not_installed("lookups need httpx", "lookups"), name=error.name) from error
     return httpx

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 from notwice.codec import Cipher, seal, unseal
+from notwice.errors import not_installed
 from notwice.model import Record, Unreadable
 from notwice.policy import suggesting
 from notwice.redaction import REDACTED, Redactor
@@ -199,8 +200,7 @@ def _aes_gcm(secret: bytes) -> _Aead:
     try:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 - it needs the extra
     except ModuleNotFoundError as error:
-        message = "keys that seal need cryptography: pip install 'notwice[privacy]'"
-        raise ImportError(message, name=error.name) from error
+        raise ImportError(not_installed("keys that seal need cryptography", "privacy"), name=error.name) from error
     return cast("_Aead", AESGCM(secret))
 
 

@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -140,3 +141,14 @@ def test_every_store_is_in_the_tables_of_stores() -> None:
     for page in (ROOT / "README.md", ROOT / "docs" / "stores.md"):
         text = page.read_text(encoding="utf-8")
         assert [scheme for scheme in _ENGINES if f"`{scheme}://" not in text] == [], shown(page)
+
+
+def test_extras_are_installed_in_one_way() -> None:
+    """Each page says it for a clone, with an extra that exists; the way of a release stands where a reader begins."""
+    extras = set(
+        tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    )
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert set(re.findall(r"pip install '\.\[(\w+)\]'", text)) <= extras, shown(page)
+        assert ("pip install 'notwice[" in text) == (page.name == "quickstart.md"), shown(page)

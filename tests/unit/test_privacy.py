@@ -120,7 +120,8 @@ def test_without_the_extra() -> None:
         "except ImportError as error: print(error)\n"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert "pip install 'notwice[privacy]'" in found.stdout
+    assert "pip install '.[privacy]' in a clone" in found.stdout
+    assert "pip install 'notwice[privacy]' where a release is published" in found.stdout
 
 
 # --- keys that are not stored -----------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Protocol, cast
 
+from notwice.errors import not_installed
 from notwice.stores.port import AsyncStore, Store
 from notwice.stores.urls import StoreUrl
 
@@ -35,5 +36,5 @@ def _faces() -> _Faces:
         return cast("_Faces", import_module("notwice.stores.redis.opening"))
     except ModuleNotFoundError as error:
         if error.name and error.name.partition(".")[0] in ("redis", "hiredis"):
-            raise ImportError("a Redis store needs redis-py and hiredis: pip install 'notwice[redis]'") from error
+            raise ImportError(not_installed("a Redis store needs redis-py and hiredis", "redis")) from error
         raise

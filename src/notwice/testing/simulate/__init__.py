@@ -4,7 +4,7 @@
 under crashes, lost and late messages, pauses, outages and clock steps, all of it drawn from the seed. A scenario of
 your own is a function of a `World`. What fails is made simpler by `shrink`, and drawn by `text_of` and `svg_of`.
 
-It needs ``pip install 'notwice[simulate]'``.
+It needs the extra ``simulate``.
 """
 
 from notwice.testing.simulate.choices import Choices, Table

@@ -14,11 +14,12 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
+from notwice.errors import not_installed
+
 try:
     from greenlet import getcurrent, greenlet
 except ModuleNotFoundError as error:
-    message = "the simulator needs greenlet: pip install 'notwice[simulate]'"
-    raise ModuleNotFoundError(message, name=error.name) from error
+    raise ModuleNotFoundError(not_installed("the simulator needs greenlet", "simulate"), name=error.name) from error
 
 from notwice.async_guard import AsyncGuard
 from notwice.guard import Guard
