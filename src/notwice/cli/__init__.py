@@ -17,7 +17,7 @@ from notwice.cli import commands, doctor, recover, schema, transfer
 from notwice.cli.arguments import FINE, REFUSED, UNAVAILABLE, USAGE, parser
 from notwice.cli.output import printable
 from notwice.cli.selection import Misused
-from notwice.errors import ForceRequired, InvalidKey, NotwiceError, StoreUnavailable
+from notwice.errors import ForceRequired, InvalidKey, NotwiceError, StoreUnavailable, not_installed
 from notwice.server import options
 from notwice.server.settings import Settings
 from notwice.stores import jsonfile, open_store, sqlite
@@ -232,11 +232,7 @@ def _missing(command: str, error: ModuleNotFoundError) -> int:
     """Name the extra to install; a missing part of notwice itself is another matter."""
     if (error.name or "").partition(".")[0] == "notwice":
         raise error
-    return _told(
-        f"`notwice {command}` needs {error.name}, which comes with the extra `server`: "
-        "pip install '.[server]' in a clone of notwice, or pip install 'notwice[server]' where a release is published.",
-        USAGE,
-    )
+    return _told(f"{not_installed(f'`notwice {command}` needs {error.name}', 'server')}.", USAGE)
 
 
 def _told(what: object, status: int) -> int:
