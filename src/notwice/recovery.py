@@ -216,6 +216,10 @@ def _logged() -> Generator[None]:
         yield
     except NotwiceError as error:
         _LOG.warning("a round of recovery ended early: %s", error)
+    except SystemExit:
+        if threading.current_thread() is threading.main_thread():
+            raise
+        _LOG.exception("a handler asked for the end of its thread; recovery goes on")
     except Exception:  # noqa: BLE001 - whatever it is, the next round is due
         _LOG.exception("a round of recovery failed")
 
