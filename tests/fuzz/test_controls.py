@@ -81,6 +81,7 @@ BROKEN = [
     Broken("coding", "notwice.http.exchange.codings", "_inflated", lambda _: lambda body, window: body),
     Broken("header_lines", "notwice.http.exchange.headers", "never_kept", lambda _: lambda name: name == "vary"),
     Broken("bearer", "jwt", "decode", _unsigned),
+    Broken("lookup_answer", "notwice.lookups", "_members", lambda _: dict),
     Broken("key_set", "notwice.server.principals", "_usable", lambda _: lambda read: read()),
 ]
 
