@@ -279,9 +279,11 @@ class Joining:
 
     def test_left_within_its_transaction(self, ledger: Ledger, guard: Guard, key: str) -> None:
         """Left before the end of its transaction, what comes of it is not known yet, and nothing is told."""
-        with ledger.transaction() as transaction, begun(guard, key, policy=ATOMIC) as operation:
-            ledger.insert(transaction, key)
-            operation.complete("done", transaction=transaction)
+        with ledger.transaction() as transaction:
+            with begun(guard, key, policy=ATOMIC) as operation:
+                ledger.insert(transaction, key)
+                operation.complete("done", transaction=transaction)
+            assert operation._own.pending is None  # nothing was written that would wait for the transaction's locks
         assert view_of(guard, key).state is State.COMPLETED
 
     def test_a_forgotten_complete_is_no_proof(self, ledger: Ledger, guard: Guard, key: str) -> None:
