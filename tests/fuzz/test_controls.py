@@ -77,7 +77,7 @@ BROKEN = [
     Broken("duration", "notwice.server.durations", "parse_duration", lambda _: float),
     Broken("settings_file", "notwice.server.options", "sentence", lambda _: lambda text: text),
     Broken("settings_text", "notwice.server.options", "_from_environment", lambda _: lambda environment: {}),
-    Broken("store_url", "notwice.stores.mysql.place", "_port", lambda _: lambda address: address.port),
+    Broken("store_url", "notwice.stores.mysql.place", "check_ports", lambda _: lambda host: None),
     Broken("coding", "notwice.http.exchange.codings", "_inflated", lambda _: lambda body, window: body),
     Broken("header_lines", "notwice.http.exchange.headers", "never_kept", lambda _: lambda name: name == "vary"),
     Broken("bearer", "jwt", "decode", _unsigned),
