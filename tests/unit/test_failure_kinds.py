@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from notwice import (
     Replay,
     ResultOmitted,
     StoreUnavailable,
+    rerun,
 )
 from notwice.core import TOO_LARGE
 from notwice.errors import EncodingError, NotwiceError
@@ -128,6 +130,19 @@ def test_an_answer_is_replayed_with_its_name_and_message() -> None:
     assert outcome.result == Failure(f"{__name__}.InsufficientFunds", "5 missing")
 
 
+def test_the_proof_stands_in_the_record_beside_what_went_wrong() -> None:
+    """P7: what left the outcome unknown stays, and what the next attempt said of itself is told after it."""
+    world = World()
+    policy = Policy(recovery=rerun, not_applied_errors=(Unreachable,))
+    for error in (ValueError("the answer was cut off"), NotApplied("not sent"), Unreachable("refused")):
+        world.clock.advance(3600)
+        with pytest.raises(type(error)):
+            world.guard.run(failing(world, partial(type(error), *error.args)), scope="charge", key="k", policy=policy)
+        record = world.guard.lookup("charge", "k").record
+        assert record.error.startswith("ValueError: the answer was cut off")
+    assert record.error == "ValueError: the answer was cut off; since then: abandoned: Unreachable: refused"
+
+
 @pytest.mark.parametrize("error", [Unreachable, NotApplied, Undecided], ids=lambda kind: kind.__name__)
 def test_proof_that_nothing_happened_frees_the_key(error: type[Exception]) -> None:
     """P10, C11: the caller gets the exception, and the next call runs."""
@@ -195,7 +210,7 @@ def test_an_error_without_words_is_kept_by_its_name() -> None:
     for number, error in enumerate((Declined(), Silent())):
         world = World()
         with pytest.raises(Declined):
-            run(world, failing(world, lambda error=error: error))  # type: ignore[misc]  # bound at its definition
+            run(world, failing(world, partial(type(error), *error.args)))  # type: ignore[misc]  # bound at its definition
         with pytest.raises(RecordedFailure) as caught:
             run(world, lambda: None)
         assert caught.value.kind.endswith(("Declined", "Silent")), number

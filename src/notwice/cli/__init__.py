@@ -7,7 +7,7 @@ import io
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final, cast
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 @contextmanager
-def _plain_warnings() -> Iterator[None]:
+def _plain_warnings() -> Generator[None, None, None]:
     """Within, a warning about a server's settings is one line for a person, without a place in the source."""
     usual = warnings.showwarning
 
