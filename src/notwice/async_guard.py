@@ -405,6 +405,7 @@ class AsyncGuard(GuardBase):
         orphans = self._runtime.unanswered if ask.creates else NO_ORPHANS
         flow = flows.begin(ask, sent, orphans=orphans, new_etag=self._runtime.new_etag)
         try:
+            self._runtime.be_ready()
             outcome = await drive_async(flow, self._runtime, policy.store_timeout_seconds)
         except BaseException as error:
             unguarded = self._left_behind(ask, sent, error, policy=policy)

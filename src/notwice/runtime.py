@@ -77,6 +77,11 @@ class Runtime:
         """Stands for this process: another one in a forked child."""
         _RUNTIMES.add(self)
 
+    def be_ready(self) -> None:
+        """See to it that what is claimed next can be renewed. Raises `StoreUnavailable` if it could not be."""
+        if isinstance(self.clock, SystemClock):
+            self.clock.be_ready()
+
     def _draw_etag(self) -> bytes:
         return self.new_etag()
 

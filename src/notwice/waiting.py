@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol, Self
 
+from notwice.errors import StoreUnavailable
+
 
 class Clock(Protocol):
     """A guard's clock, in seconds. Tests hand in `notwice.testing.VirtualClock`."""
@@ -54,12 +56,15 @@ class SystemClock:
     def call_later(self, delay: float, function: Callable[[], None]) -> None:
         """Call `function` after `delay` seconds in this clock's thread; what it raises is logged."""
         with self._lock:  # not the condition, in whose Python code a signal handler's exception could leave it locked
+            self._start()
             heapq.heappush(self._due, (time.monotonic() + delay, next(self._count), function))
-            if self._thread is None and not sys.is_finalizing():  # then no thread starts any more, nor renews a lease
-                thread = threading.Thread(target=self._run, name="notwice-clock", daemon=True)
-                thread.start()
-                self._thread = thread
             self._changed.notify()
+
+    def be_ready(self) -> None:
+        """Have the thread run. Raises `StoreUnavailable` if the system gives none: no lease would be renewed."""
+        if self._thread is None:
+            with self._lock:
+                self._start()
 
     def wait(self, event: threading.Event, timeout: float) -> bool:
         """Wait for `event`, at most `timeout` seconds."""
@@ -71,6 +76,17 @@ class SystemClock:
             async with asyncio.timeout(timeout):
                 await event.wait()
         return event.is_set()
+
+    def _start(self) -> None:
+        if self._thread is None and not sys.is_finalizing():  # then no thread starts any more, nor renews a lease
+            thread = threading.Thread(target=self._run, name="notwice-clock", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                raise StoreUnavailable(
+                    f"no thread can be started to renew leases ({error}); nothing was done"
+                ) from error
+            self._thread = thread
 
     def _run(self) -> None:
         while True:

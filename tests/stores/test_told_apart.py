@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from notwice import AsyncGuard, AsyncOperation, Guard, Operation
 from notwice.errors import StoreUnavailable
 from notwice.model import Insert, Op, Page, Query, Reply
 from notwice.stores.async_batching import SharedTrips
 from notwice.stores.batching import Batching
 from notwice.stores.dynamodb.threads import Threads
-from notwice.stores.memory import MemoryStore
+from notwice.stores.memory import AsyncMemoryStore, MemoryStore
 from notwice.stores.redis.lanes import AsyncLanes, Lanes
 from notwice.stores.shared import KeyLocked, Name, name_of, replies_or_raise
 from notwice.testing.conformance.records import new_record
@@ -290,3 +291,26 @@ async def test_lanes_of_tasks_are_closed_when_all_of_them_are_done() -> None:
     await closing
     assert sorted(await asyncio.gather(*callers)) == [False, False, True]
     assert choosy.blocking.closed
+
+
+# --- claims that nobody could renew -----------------------------------------------------------------------------------
+
+
+def test_a_claim_that_could_not_be_renewed(no_threads: pytest.MonkeyPatch) -> None:
+    """P13: where no thread can be started to renew leases, begin is refused before it claims, and leaves no owner."""
+    with Guard(MemoryStore()) as guard:
+        with pytest.raises(StoreUnavailable, match="nothing was done"):
+            guard.begin("pay", "k")
+        assert guard.lookup("pay", "k") is None
+        no_threads.undo()
+        assert isinstance(guard.begin("pay", "k"), Operation)
+
+
+async def test_a_claim_of_a_task_that_could_not_be_renewed(no_threads: pytest.MonkeyPatch) -> None:
+    """P13: the same for tasks."""
+    async with AsyncGuard(AsyncMemoryStore(MemoryStore())) as guard:
+        with pytest.raises(StoreUnavailable, match="nothing was done"):
+            await guard.begin("pay", "k")
+        assert await guard.lookup("pay", "k") is None
+        no_threads.undo()
+        assert isinstance(await guard.begin("pay", "k"), AsyncOperation)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from notwice.codec import decode_record
@@ -17,10 +17,11 @@ HELD_S: Final = 1.0
 
 
 class HeldKeys:
-    """Keys that somebody's open transaction was found to hold a moment ago.
+    """Keys that somebody's open transaction was found to hold a moment ago, or may hold.
 
     Who claims one of them by a new record waits for it no longer, so that of many duplicates one waits, not each in
-    its turn.
+    its turn. Of a batch that met a lock nobody knows whose key that was: all of its keys may be held, and the batch has
+    waited for them.
     """
 
     __slots__ = ("_until",)
@@ -28,10 +29,11 @@ class HeldKeys:
     def __init__(self) -> None:
         self._until: dict[Name, float] = {}
 
-    def note(self, op: Op) -> None:
-        """Its key is held; what was noted long ago is forgotten."""
+    def note(self, ops: Iterable[Op]) -> None:
+        """A key of theirs is held; what was noted long ago is forgotten."""
         now = time.monotonic()
-        self._until = {name: until for name, until in self._until.items() if until > now} | {name_of(op): now + HELD_S}
+        noted = {name_of(op): now + HELD_S for op in ops if isinstance(op, Insert)}
+        self._until = {name: until for name, until in self._until.items() if until > now} | noted
 
     def has(self, op: Op) -> bool:
         """Whether `op` is a new record under such a key."""

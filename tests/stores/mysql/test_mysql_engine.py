@@ -386,6 +386,8 @@ def test_a_batch_that_was_begun_is_undone(mariadb: MariadbServer, where: Place, 
     with open_transaction(mariadb, inserted_by_a_rival(where, second)):
         with pytest.raises(KeyLocked):
             store.apply(ops)
+        assert store._held.has(Insert(second)), "it has been waited for"
+        assert not store._held.has(Swap(second, second.etag)), "owners wait"
         assert insert(store, new_record("c")).won
         assert stored(store, first).etag == first.etag
         assert fetched(mariadb, f"SELECT etag FROM {where.names.records} WHERE id = 'idem_a'") == ((first.etag,),)

@@ -175,6 +175,20 @@ def test_a_lock_that_is_met_when_asking_again() -> None:
     assert isinstance(refusal, KeyLocked)
 
 
+def test_after_a_lock_no_key_of_the_batch_is_waited_for() -> None:
+    """T22: a batch that met a lock has waited for all its keys: carried out one by one, its claims don't wait again."""
+    dialect, held = place_of(parsed("postgresql://host/database")).dialect, HeldKeys()
+    ops: list[Op] = [Insert(new_record("a")), Insert(new_record("b"))]
+    flow = applying(ops, dialect, held)
+    next(flow)
+    with pytest.raises(KeyLocked):
+        flow.throw(LOCKED)
+    assert [next(applying([op], dialect, held)).text for op in ops] == [dialect.insert_at_once] * 2
+    assert next(applying([Insert(new_record("c"))], dialect, held)).text == dialect.insert
+    elsewhere = Insert(ops[0].record._replace(namespace="another")) if isinstance(ops[0], Insert) else ops[0]
+    assert next(applying([elsewhere], dialect, held)).text == dialect.insert
+
+
 def test_asking_again_is_bounded() -> None:
     """However often rivals come in between, and deadlocks too, it ends in an error that says to try again."""
     for answer in ([RACED, RACED], Undone("deadlock")):

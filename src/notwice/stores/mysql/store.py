@@ -157,6 +157,7 @@ class MysqlStore:
             try:
                 return self._sent(session, asked)
             except KeyLocked:
+                self._held.note(each.op for each in asked)
                 if alone:
                     raise
         outcomes: dict[int, Reply | KeyLocked] = {}
@@ -175,7 +176,7 @@ class MysqlStore:
         """Send one operation. If somebody holds its row or its key, it is answered by what can be read."""
         with suppress(KeyLocked):
             return self._sent(session, [asked], lock_s=0 if self._held.has(asked.op) else LOCK_S)
-        self._held.note(asked.op)
+        self._held.note([asked.op])
         look = self._sent(session, asked_of([Get(*name_of(asked.op))]))
         return {asked.place: answer_while_locked(asked.op, look[0])}
 

@@ -59,6 +59,7 @@ def _together(ops: Mapping[int, Op], dialect: Dialect, held: HeldKeys) -> _Outco
         except Undone:
             continue
         except KeyLocked:
+            held.note(asked)
             if not replies:
                 raise
             return replies | (yield from _one_by_one({index: ops[index] for index in order}, dialect, held))
@@ -92,7 +93,7 @@ def _applying_one(op: Op, dialect: Dialect, held: HeldKeys) -> Generator[Stateme
         except Undone:
             continue
         except KeyLocked:
-            held.note(op)
+            held.note([op])
             return (yield from _locked(op, dialect))
         found = found_of(row)
         if not found.raced(op):
