@@ -210,7 +210,7 @@ def test_an_error_without_words_is_kept_by_its_name() -> None:
     for number, error in enumerate((Declined(), Silent())):
         world = World()
         with pytest.raises(Declined):
-            run(world, failing(world, partial(type(error), *error.args)))  # type: ignore[misc]  # bound at its definition
+            run(world, failing(world, lambda error=error: error))  # type: ignore[misc]  # bound at its definition
         with pytest.raises(RecordedFailure) as caught:
             run(world, lambda: None)
         assert caught.value.kind.endswith(("Declined", "Silent")), number
