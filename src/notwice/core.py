@@ -70,9 +70,7 @@ from notwice.results import decode_result
 READS_MAX: Final = 8  # a loser has seen eight rivals win: more is a storm, and waiting is better than spinning
 SENDS_MAX: Final = 3  # one send and two more when the answer is lost, all within one store_timeout
 RETRY_AFTER_MAX: Final = 30  # seconds; a duplicate is told to wait as long as the first has run, within 1 to 30
-PAUSE_MAX_MS: Final = (
-    300_000  # re-runs come after 0, 2, 4, 8 ... 256, 300 seconds
-)
+PAUSE_MAX_MS: Final = 300_000  # re-runs come after 0, 2, 4, 8 ... 256, 300 seconds
 RECONCILE_PAUSE_MS: Final = 30_000  # an unknown outcome is not asked for again before
 ERROR_CHARACTERS_MAX: Final = 500
 SINCE: Final = "; since then: "  # between what went wrong and what came of it
