@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from notwice import NotApplied, Operation, Policy, rerun
+from notwice import AsyncGuard, AsyncOperation, NotApplied, Operation, Policy, rerun
 from notwice.recovery import Round
-from tests.unit.worlds import SCOPE, World
+from notwice.stores.memory import MemoryStore
+from notwice.testing import VirtualClock
+from tests.unit.worlds import KEY, SCOPE, World
 
 AGAIN = Policy(recovery=rerun)
 
@@ -44,3 +46,19 @@ def test_a_callers_own_retry_is_not_kept_waiting_for_long() -> None:
     with pytest.raises(NotApplied), world.own(policy=AGAIN) as operation:
         nothing_sent(operation)
     assert world.view().record.pause_ms == 2_000
+
+
+async def test_a_gateways_worker_is_as_patient() -> None:
+    """T08: in an event loop, and where the handler abandons by itself, as the HTTP faces do, it is the same pause."""
+    guard = AsyncGuard(MemoryStore(clock=(clock := VirtualClock())), policy=AGAIN, clock=clock)
+    first = await guard.begin(SCOPE, KEY)
+    assert isinstance(first, AsyncOperation)
+    await first.suspend("the upstream was lost")
+
+    async def refused(operation: AsyncOperation) -> None:
+        await operation.abandon()
+
+    assert await guard.recover({SCOPE: refused}) == Round(failed=1)
+    view = await guard.lookup(SCOPE, KEY)
+    assert view is not None
+    assert (view.record.pause_ms, view.record.error) == (300_000, "the upstream was lost; since then: abandoned")
