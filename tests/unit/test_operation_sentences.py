@@ -8,6 +8,7 @@ import sqlite3
 import uuid
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -371,7 +372,7 @@ def test_a_transaction_needs_an_atomic_operation() -> None:
     """T22: a move that can't be committed together with the rows is refused, and says which policy can."""
     operation = World().own()
     for move in (operation.complete, operation.fail, operation.checkpoint):
-        sentence = refusal(ValueError, lambda move=move: move("a", transaction=object()))  # type: ignore[misc] # bound
+        sentence = refusal(ValueError, partial(move, "a", transaction=object()))
         assert sentence == (f"operation {operation.operation} takes no transaction: begin it with Policy(atomic=True)")
     operation.complete(1)
 
