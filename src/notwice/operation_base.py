@@ -43,7 +43,6 @@ class Move(NamedTuple):
     change: Change
     ends: bool = False
     forgiving: bool = False
-    result: Result | None = None
     detail: str = ""
 
 
@@ -218,12 +217,12 @@ class OperationBase:
         self._check_steps()
         result, error = result_of(value), told_of(why_omitted)[: core.ERROR_CHARACTERS_MAX]
         change = partial(core.finished, state=State.COMPLETED, result=result, error=error)
-        return Move("completed", change, ends=True, result=result)
+        return Move("completed", change, ends=True)
 
     def _failing(self, value: object) -> Move:
         self._check_steps()
         result = result_of(value)
-        return Move("failed", partial(core.finished, state=State.FAILED, result=result), ends=True, result=result)
+        return Move("failed", partial(core.finished, state=State.FAILED, result=result), ends=True)
 
     def _suspending(self, error: object, answer: Result | None) -> Move:
         kind = type(error).__name__ if isinstance(error, BaseException) else ""
@@ -236,7 +235,7 @@ class OperationBase:
             patient=isinstance(error, StepsChanged),  # a release mends that, and no repetition
             proves=proves,
         )
-        return Move("suspended", change, ends=True, forgiving=True, result=answer, detail=kind)
+        return Move("suspended", change, ends=True, forgiving=True, detail=kind)
 
     def _abandoning(self, error: object = "") -> Move:
         own = self._own

@@ -23,8 +23,12 @@ from tests.mutation.modules import MODULES, Module
 ROOT = Path(__file__).parent.parent.parent
 COPIED = ("src", "tests", "bench", "docs", "README.md", "CHANGELOG.md", "Makefile", "constraints.txt")
 KILLED, SURVIVED, UNTESTED, TIMED_OUT, NOT_RUN = "killed", "survived", "untested", "timed out", "not run"
-_ENDINGS = {0: SURVIVED, 1: KILLED, 3: KILLED, -11: KILLED, -9: KILLED, 5: UNTESTED, 33: UNTESTED}
-_ENDINGS |= dict.fromkeys((24, 36, 152, 255, -24), TIMED_OUT)
+_ENDINGS = {
+    **dict.fromkeys((1, 3, -11, -9), KILLED),
+    **dict.fromkeys((5, 33), UNTESTED),
+    0: SURVIVED,
+    **dict.fromkeys((24, 36, 152, 255, -24), TIMED_OUT),
+}
 
 # Left out are tests that start a process of their own, where a changed module does not know which change is on.
 APART = ("for_what_the_bytes_say", "the_end_of_the_interpreter", "depend_on_the_hash_seed")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import sqlite3
+import threading
 import uuid
 from collections.abc import Callable
 from contextlib import closing
@@ -158,6 +159,48 @@ def test_a_move_after_the_end(end: str, state: str) -> None:
     sentence = f"operation {operation.operation} is over: it is {state} already"
     assert refusal(OperationEnded, operation.heartbeat) == sentence
     assert refusal(OperationEnded, lambda: operation.complete(1)) == sentence
+
+
+@pytest.mark.parametrize("end", ["complete", "fail", "abandon", "suspend"])
+def test_a_last_move_that_was_not_confirmed_is_repeated_behind(end: str) -> None:
+    """P9: whichever end it is, the operation is over for its owner, and the store gets it later."""
+    world = World()
+    operation = world.own()
+    world.faults("drop", "drop", "drop")
+    with pytest.raises(StoreUnavailable):
+        getattr(operation, end)()
+    assert operation.ended
+    assert world.view().state is State.IN_PROGRESS
+    world.clock.advance(1)
+    assert world.view().state is not State.IN_PROGRESS
+    assert world.view().record.terms == operation.view.record.terms
+
+
+@pytest.mark.parametrize("end", ["complete", "fail", "abandon", "suspend"])
+def test_whoever_waits_is_woken_by_each_end(end: str) -> None:
+    """C03: a waiter looks again as soon as the operation is over, however it ends."""
+    world, woken = World(), threading.Event()
+    operation = world.own()
+    world.guard._runtime.waiters.add(("", operation.operation), woken.set)
+    operation.heartbeat()
+    before = woken.is_set()
+    getattr(operation, end)()
+    assert (before, woken.is_set()) == (False, True)
+
+
+def test_what_an_abandoned_record_says() -> None:
+    """P10: the proof that nothing happened stands in the record, also where it frees the key."""
+    world = World(not_applied_errors=(ConnectionRefusedError,))
+
+    def refused() -> None:
+        raise ConnectionRefusedError("no route")
+
+    with pytest.raises(ConnectionRefusedError):
+        world.run(refused)
+    assert world.view().record.error == "abandoned: ConnectionRefusedError: no route"
+    other = World()
+    other.own().abandon()
+    assert other.view().record.error == "abandoned"
 
 
 def test_a_move_after_one_that_was_not_confirmed() -> None:

@@ -1,7 +1,7 @@
 """Results as records keep them: which form each value takes, and what is refused because it could never be read."""
 
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -134,5 +134,5 @@ def test_a_ready_result_is_kept_as_it_is(fields: Any) -> None:
 def test_a_ready_result_that_could_not_be_read_again_is_refused(fields: Any) -> None:
     """T12: what would be stored and never be read is an error before it is stored, whichever field is wrong."""
     with pytest.raises(EncodingError) as caught:
-        result_of(cast("Result", Result(*fields)))
+        result_of(Result(*fields))
     assert str(caught.value) == UNSOUND

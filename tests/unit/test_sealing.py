@@ -119,7 +119,11 @@ def test_a_record_is_compressed_only_if_that_saves_a_byte(
     saved: int, seals: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The four bytes of length count: a box is never longer than what it stands for."""
-    monkeypatch.setattr(zlib, "compress", lambda whole: whole[saved:])
+
+    def compress(whole: bytes) -> bytes:
+        return whole[saved:]
+
+    monkeypatch.setattr(zlib, "compress", compress)
     assert bool(seal(LONG, None, compress_above_bytes=0).sealed) is seals
 
 

@@ -1,0 +1,129 @@
+"""An operation and the caller's transaction, on the store that is a file: what is told, and what counts as done."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from notwice import Guard, NotCompleted, Policy, Replay, State
+from notwice.stores.sqlite import SqliteStore
+from tests.unit.worlds import KEY, SCOPE, Notebook
+
+
+class Shop:
+    """A guard and a connection of its own on one database."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+        self.notebook = Notebook()
+        self.guard = Guard(SqliteStore(path), policy=Policy(atomic=True), observer=self.notebook)
+        self.guard.check()
+
+    def own(self) -> Any:
+        return self.guard.begin(SCOPE, KEY)
+
+    def view(self) -> Any:
+        return self.guard.lookup(SCOPE, KEY)
+
+    def transaction(self) -> sqlite3.Connection:
+        self.connection.execute("BEGIN IMMEDIATE")
+        return self.connection
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    path = tmp_path / "records.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        shop = Shop(path, connection)
+        yield shop
+        shop.guard.close()
+
+
+def left(operation: Any) -> str:
+    """What its caller is told when an operation is left now."""
+    with pytest.raises(NotCompleted) as caught, operation:
+        pass
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("end", ["complete", "fail"])
+def test_an_end_that_was_rolled_back(shop: Shop, end: str) -> None:
+    """T22: leaving finds out that nothing was committed, says so, and the record stays a proof of that."""
+    operation = shop.own()
+    getattr(operation, end)(5, transaction=shop.transaction())
+    assert (operation.ended, operation.finishing) == (True, True)
+    shop.connection.execute("ROLLBACK")
+    assert left(operation) == (
+        f"operation {operation.operation} was ended on a transaction that was not committed; "
+        "it is suspended, and the next retry runs it again"
+    )
+    record = shop.view().record
+    assert (record.error, record.terms.atomic) == ("ended on a transaction that was not committed", True)
+    assert shop.own().attempt == 2
+
+
+@pytest.mark.parametrize(("end", "state"), [("complete", State.COMPLETED), ("fail", State.FAILED)])
+def test_an_end_that_was_committed(shop: Shop, end: str, state: State) -> None:
+    """T22: it is finished together with its rows, leaving is quiet, and duplicates get the answer."""
+    operation = shop.own()
+    with operation:
+        getattr(operation, end)(5, transaction=shop.transaction())
+        shop.connection.execute("COMMIT")
+    assert shop.view().state is state
+    assert isinstance(shop.own(), Replay)
+
+
+def test_an_end_that_was_forgotten(shop: Shop) -> None:
+    """T22: the rows may be committed, so the record proves nothing any more, and the caller is told what to do."""
+    operation = shop.own()
+    assert left(operation) == (
+        f"operation {operation.operation} was left without an answer; it is suspended, and its recovery policy "
+        "applies, as for one that is not atomic: its rows may be committed. Complete it on their transaction"
+    )
+    record = shop.view().record
+    assert (record.error, record.terms.atomic) == ("left without an answer", False)
+
+
+def test_an_end_apart_from_its_rows(shop: Shop) -> None:
+    """T22: who tried to complete it on no transaction may have committed its rows; the record proves nothing."""
+    operation = shop.own()
+    with pytest.raises(ValueError, match="is atomic"):
+        operation.complete(5)
+    operation.suspend()
+    assert not shop.view().record.terms.atomic
+    other: Any = shop.guard.begin(SCOPE, "other")
+    other.suspend()
+    view: Any = shop.guard.lookup(SCOPE, "other")
+    assert view.record.terms.atomic
+
+
+def test_a_checkpoint_that_was_rolled_back_is_no_step(shop: Shop) -> None:
+    """T22: what may be rolled back counts as done in no step of this attempt; what is stored does."""
+    operation = shop.own()
+    runs: list[str] = []
+
+    def part(name: str) -> str:
+        runs.append(name)
+        return name
+
+    operation.step("first", lambda: part("first"))
+    operation.checkpoint("pay", 7, transaction=shop.transaction())
+    shop.connection.execute("ROLLBACK")
+    assert operation.step("pay", lambda: part("pay")) == "pay"
+    operation.checkpoint("mail", 9)
+    assert operation.step("mail", lambda: part("mail")) == 9
+    assert runs == ["first", "pay"]
+
+
+def test_a_checkpoint_is_committed_with_its_rows(shop: Shop) -> None:
+    """T22: a checkpoint on the caller's transaction is kept if that is committed."""
+    operation = shop.own()
+    operation.checkpoint("pay", 7, transaction=shop.transaction())
+    assert shop.guard.lookup(SCOPE, KEY) is not None
+    shop.connection.execute("COMMIT")
+    assert shop.view().record.progress == (("pay", b"j7"),)
