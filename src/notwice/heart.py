@@ -12,11 +12,11 @@ from weakref import ReferenceType
 
 from notwice import core, flows
 from notwice.core import Claim
-from notwice.errors import NotwiceError, StoreUnavailable
+from notwice.errors import NotwiceError, RecordTooLarge, StoreUnavailable
 from notwice.flows import NewEtag, Ownership
 from notwice.model import Get, Op, Reply
 from notwice.observe import Event, Observer, tell
-from notwice.stores.port import Store
+from notwice.stores.port import KeyLocked, PartlyDone, Store
 from notwice.waiting import Alarm, Clock, Gate, Place
 
 BATCH_MAX: Final = 256
@@ -100,16 +100,26 @@ def drive_together(
         batch = _distinct(asks)
         for index in batch:
             del asks[index]
-        replies: Mapping[int, Reply | StoreUnavailable]
-        try:
-            replies = dict(zip(batch, apply(list(batch.values())), strict=True))
-        except Exception as error:  # noqa: BLE001 - whatever a store raises or leaves out, its answer is missing
-            replies = dict.fromkeys(batch, unavailable(error))
-        for index, reply in replies.items():
+        for index, reply in zip(batch, _answers(list(batch.values()), apply), strict=True):
             flow = running[index]
             advance = partial(flow.throw, reply) if isinstance(reply, StoreUnavailable) else partial(flow.send, reply)
             _step(advance, index, asks=asks, ended=ended)
     return [ended[index] for index in range(len(running))]
+
+
+def _answers(ops: list[Op], apply: Callable[[list[Op]], Iterable[Reply]]) -> list[Reply | StoreUnavailable]:
+    """What became of each operation of a batch. One that stopped the others is found by halves: they have leases."""
+    try:
+        return [reply for _, reply in zip(ops, apply(ops), strict=True)]
+    except PartlyDone as error:
+        return list(error.outcomes)
+    except (KeyLocked, RecordTooLarge) as error:
+        if len(ops) == 1:
+            return [error]
+        half = len(ops) // 2
+        return _answers(ops[:half], apply) + _answers(ops[half:], apply)
+    except Exception as error:  # noqa: BLE001 - whatever a store raises or leaves out, its answer is missing
+        return [unavailable(error)] * len(ops)
 
 
 def _step(advance: Callable[[], Op], index: int, *, asks: dict[int, Op], ended: dict[int, Any]) -> None:

@@ -8,15 +8,17 @@ from typing import Any
 
 import pytest
 
-from notwice import AsyncGuard, AsyncOperation, Guard, Operation
+from notwice import AsyncGuard, AsyncOperation, Guard, Operation, Policy
 from notwice.errors import StoreUnavailable
-from notwice.model import Insert, Op, Page, Query, Reply
+from notwice.model import Insert, Op, Page, Query, RecordView, Reply
+from notwice.privacy import Privacy, new_key
 from notwice.stores.async_batching import SharedTrips
 from notwice.stores.batching import Batching
 from notwice.stores.dynamodb.threads import Threads
 from notwice.stores.memory import AsyncMemoryStore, MemoryStore
 from notwice.stores.redis.lanes import AsyncLanes, Lanes
-from notwice.stores.shared import KeyLocked, Name, name_of, replies_or_raise
+from notwice.stores.shared import KeyLocked, Name, PartlyDone, name_of, replies_or_raise
+from notwice.testing import VirtualClock
 from notwice.testing.conformance.records import new_record
 
 WAIT_S = 20
@@ -28,6 +30,7 @@ class Choosy:
     def __init__(self) -> None:
         self.inner = MemoryStore()
         self.refused: dict[str, StoreUnavailable] = {}
+        self.locked: set[str] = set()
         self.asked: list[list[str]] = []
         self.entered = threading.Event()
         self.go = threading.Event()
@@ -48,6 +51,8 @@ class Choosy:
         if self.closed:
             raise StoreUnavailable("this store is closed")
         self.asked.append([name_of(op)[1] for op in ops])
+        if self.locked.intersection(self.asked[-1]):
+            raise KeyLocked("somebody holds a record; nothing was done")
         return replies_or_raise([self.refused.get(name_of(op)[1]) or self.inner.apply([op])[0] for op in ops])
 
     def scan(self, query: Query) -> Page:
@@ -153,8 +158,8 @@ async def test_tasks_are_told_of_their_own_operations() -> None:
         put_async(shared, "a"), put_async(shared, "c"), several, return_exceptions=True
     )
     assert (one, other) == (True, True)
-    assert isinstance(both, StoreUnavailable)
-    assert str(both) == "no memory left"
+    assert isinstance(both, PartlyDone)
+    assert [type(outcome) for outcome in both.outcomes] == [Reply, StoreUnavailable]
 
 
 def test_a_batch_that_fails_as_a_whole_can_be_split(choosy: Choosy) -> None:
@@ -177,7 +182,7 @@ async def test_who_has_gone_is_not_carried_out_alone() -> None:
     await asyncio.sleep(0)
     choosy.go.set()
     outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [type(outcome) for outcome in outcomes] == [StoreUnavailable, asyncio.CancelledError, StoreUnavailable]
+    assert [type(outcome) for outcome in outcomes] == [KeyLocked, asyncio.CancelledError, KeyLocked]
     assert choosy.blocking.asked == [["idem_a", "idem_b", "idem_c"], ["idem_a"], ["idem_c"]]
 
 
@@ -201,6 +206,38 @@ async def test_a_trip_that_is_cancelled_while_it_is_split() -> None:
     choosy.apply = held_up  # type: ignore[method-assign]  # a trip that is cancelled at its second step
     outcomes = await asyncio.gather(*callers, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [StoreUnavailable] * 2
+
+
+@pytest.mark.parametrize("refuse", ["lock", "refuse"])
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "alone"])
+@pytest.mark.parametrize("sealed", [True, False], ids=["sealed", "plain"])
+def test_one_record_stops_no_other_heartbeat(choosy: Choosy, refuse: str, *, shared: bool, sealed: bool) -> None:
+    """P1, T22: while somebody holds one operation's record, the leases of all others of its process are renewed."""
+    clock = VirtualClock()
+    choosy.inner = MemoryStore(clock=clock)
+    store: Any = Batching(choosy, timeout=WAIT_S) if shared else choosy
+    privacy = Privacy(keys=[new_key("k")]) if sealed else None
+    with Guard(store, clock=clock, privacy=privacy, policy=Policy(lease=30)) as guard:
+        operations = [guard.begin("pay", f"k{number}") for number in range(7)]
+        first, held, *others = [operation.view.record for operation in operations if isinstance(operation, Operation)]
+        if refuse == "lock":
+            choosy.locked = {held.id}
+        else:
+            choosy.refused = {held.id: StoreUnavailable("no memory left")}
+        clock.advance(25)
+        clock.advance(25)
+        choosy.locked, choosy.refused = set(), {}
+        lapsed = {view.record.id for view in guard.operations() if isinstance(view, RecordView) and view.lapsed}
+        assert lapsed == {held.id}
+        assert first.id not in lapsed
+        assert len(others) == 5
+
+
+def test_what_is_not_known_is_not_taken_for_locked() -> None:
+    """P13: a batch of which a part met a lock and a part was not answered is not sent again."""
+    outcomes = [KeyLocked("held"), StoreUnavailable("no answer")]
+    with pytest.raises(PartlyDone):
+        replies_or_raise(outcomes)
 
 
 # --- a system that has no thread left ---------------------------------------------------------------------------------

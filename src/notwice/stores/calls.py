@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from notwice.errors import RecordTooLarge, StoreUnavailable
 from notwice.model import Op, Reply
-from notwice.stores.shared import KeyLocked, Name, PartlyDone, name_of
+from notwice.stores.shared import KeyLocked, Name, PartlyDone, name_of, replies_or_raise
 
 BATCH_MAX: Final = 256
 """How many operations share a commit at most: so many take a few milliseconds beside the sync that they share."""
@@ -23,6 +23,10 @@ WATCHES: Final = 4
 
 _LOOKED_AT_MAX = 4 * BATCH_MAX
 """How many pending calls are looked at for a batch when many of them name the same id."""
+
+
+_NOTHING_DONE: Final = (KeyLocked, RecordTooLarge)
+"""Errors about one record, on account of which nothing was done for any other of the batch."""
 
 
 class Call:
@@ -46,8 +50,10 @@ class Call:
     def result(self) -> Sequence[Reply]:
         """The replies; or what became of the batch, as an error of this caller's own."""
         if self.error is not None:
-            kind = RecordTooLarge if isinstance(self.error, RecordTooLarge) else StoreUnavailable
-            raise kind(_told(self.error)) from self.error
+            if isinstance(self.error, PartlyDone):
+                raise PartlyDone(self.error.outcomes) from self.error
+            kinds = (kind for kind in _NOTHING_DONE if isinstance(self.error, kind))
+            raise next(kinds, StoreUnavailable)(_told(self.error)) from self.error
         assert self.replies is not None
         return self.replies
 
@@ -110,7 +116,7 @@ def take(pending: deque[C], size_max: int, busy: Iterable[Name] = ()) -> list[C]
 
 def may_be_split(error: BaseException, batch: Sequence[Call]) -> bool:
     """Whether the error says that nothing was done, and each call of the batch can be carried out by itself."""
-    return isinstance(error, KeyLocked | RecordTooLarge) and len(batch) > 1
+    return isinstance(error, _NOTHING_DONE) and len(batch) > 1
 
 
 def operations_of(batch: Iterable[Call]) -> list[Op]:
@@ -131,10 +137,11 @@ def share_out(batch: Iterable[Call], replies: Sequence[Reply], error: BaseExcept
 
 
 def _told_apart(outcomes: Sequence[Reply | StoreUnavailable]) -> tuple[Sequence[Reply] | None, StoreUnavailable | None]:
-    """One call's part: replies, or the first error among them."""
-    replies = [outcome for outcome in outcomes if not isinstance(outcome, StoreUnavailable)]
-    refusals = [outcome for outcome in outcomes if isinstance(outcome, StoreUnavailable)]
-    return (None, refusals[0]) if refusals else (replies, None)
+    """One call's part: replies, or what it raises."""
+    try:
+        return replies_or_raise(outcomes), None
+    except StoreUnavailable as error:
+        return None, error
 
 
 def settle(calls: Iterable[LoopCall]) -> None:

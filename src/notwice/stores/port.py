@@ -9,7 +9,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Protocol, runtime_checkable
 
+from notwice.errors import StoreUnavailable
 from notwice.model import Op, Page, Query, RecordView, Reply
+
+
+class KeyLocked(StoreUnavailable):
+    """Somebody's open transaction holds a record that a call is about. Nothing was done, for none of its operations.
+
+    What shares trips then carries out each call of the batch by itself, so that only those it is about have to wait.
+    """
+
+
+class PartlyDone(StoreUnavailable):
+    """Some operations of a batch have their replies, others were refused, or nobody knows what became of them.
+
+    What shares trips tells each caller of its own operations alone.
+
+    Arguments:
+        outcomes: for each operation its reply, or its error.
+    """
+
+    def __init__(self, outcomes: Sequence[Reply | StoreUnavailable]) -> None:
+        first = next(outcome for outcome in outcomes if isinstance(outcome, StoreUnavailable))
+        super().__init__(f"{first}; what became of other operations of this batch is another matter")
+        self.outcomes = outcomes
 
 
 class Store(Protocol):

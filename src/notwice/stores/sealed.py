@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from notwice.errors import StoreUnavailable
 from notwice.model import Get, Insert, Op, Page, Query, Record, RecordView, Reply, Swap, Unreadable
 from notwice.stores.port import (
     NOTHING_TO_JOIN,
@@ -14,6 +15,7 @@ from notwice.stores.port import (
     Joined,
     Joins,
     Loads,
+    PartlyDone,
     Store,
     Unlisted,
 )
@@ -44,7 +46,10 @@ class SealedStore:
 
     def apply(self, ops: Sequence[Op]) -> Sequence[Reply]:
         """Carry out a batch that names no id twice."""
-        return _opened(ops, self._store.apply(_sealed(ops, self._sealing)), self._sealing)
+        try:
+            return _opened(ops, self._store.apply(_sealed(ops, self._sealing)), self._sealing)
+        except PartlyDone as error:
+            raise _opened_in_part(ops, error, self._sealing) from error
 
     def scan(self, query: Query) -> Page:
         """Give one page of the records that `query` describes."""
@@ -89,7 +94,10 @@ class AsyncSealedStore:
 
     async def apply(self, ops: Sequence[Op]) -> Sequence[Reply]:
         """Carry out a batch that names no id twice."""
-        return _opened(ops, await self._store.apply(_sealed(ops, self._sealing)), self._sealing)
+        try:
+            return _opened(ops, await self._store.apply(_sealed(ops, self._sealing)), self._sealing)
+        except PartlyDone as error:
+            raise _opened_in_part(ops, error, self._sealing) from error
 
     async def scan(self, query: Query) -> Page:
         """Give one page of the records that `query` describes."""
@@ -140,6 +148,13 @@ class _AsyncSealedJoined:
     def is_open(self) -> bool:
         """Whether the caller's transaction still goes on."""
         return self._joined.is_open()
+
+
+def _opened_in_part(ops: Sequence[Op], error: PartlyDone, sealing: Sealing) -> PartlyDone:
+    def opened(op: Op, outcome: Reply | StoreUnavailable) -> Reply | StoreUnavailable:
+        return outcome if isinstance(outcome, StoreUnavailable) else _opened([op], [outcome], sealing)[0]
+
+    return PartlyDone([opened(op, outcome) for op, outcome in zip(ops, error.outcomes, strict=True)])
 
 
 def _sealed(ops: Sequence[Op], sealing: Sealing) -> Sequence[Op]:

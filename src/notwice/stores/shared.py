@@ -11,6 +11,8 @@ from typing import Any
 
 from notwice.errors import StoreUnavailable, not_installed
 from notwice.model import Get, Op, Query, Record, RecordView, Reply, Unreadable, make_record
+from notwice.stores.port import KeyLocked as KeyLocked  # noqa: PLC0414 - so it is exported
+from notwice.stores.port import PartlyDone as PartlyDone  # noqa: PLC0414 - so it is exported
 
 Name = tuple[str, str]
 """What a record is stored under: (namespace, id)."""
@@ -107,33 +109,17 @@ def no_thread(error: RuntimeError) -> StoreUnavailable:
     return StoreUnavailable(f"no thread can be started ({error}); nothing was done")
 
 
-class KeyLocked(StoreUnavailable):
-    """Somebody's open transaction holds a record that a call is about. Nothing was done, for none of its operations.
-
-    What shares trips then carries out each call of the batch by itself, so that only those it is about have to wait.
-    """
-
-
-class PartlyDone(StoreUnavailable):
-    """Some operations of a batch have their replies, others were refused, or nobody knows what became of them.
-
-    What shares trips tells each caller of its own operations alone.
-
-    Arguments:
-        outcomes: for each operation its reply, or its error.
-    """
-
-    def __init__(self, outcomes: Sequence[Reply | StoreUnavailable]) -> None:
-        first = next(outcome for outcome in outcomes if isinstance(outcome, StoreUnavailable))
-        super().__init__(f"{first}; other operations of this batch were carried out")
-        self.outcomes = outcomes
-
-
 def replies_or_raise(outcomes: Sequence[Reply | StoreUnavailable]) -> list[Reply]:
-    """The replies to a batch. Raises `PartlyDone`, or the first error if nothing but errors came of it."""
+    """The replies to a batch. Raises `PartlyDone`; but the error itself of a single operation, or of nothing but locks.
+
+    What was not answered is never taken for something that met a lock: it must not be sent again.
+    """
     replies = [outcome for outcome in outcomes if not isinstance(outcome, StoreUnavailable)]
     if len(replies) == len(outcomes):
         return replies
-    if replies:
-        raise PartlyDone(outcomes)
-    raise next(outcome for outcome in outcomes if isinstance(outcome, StoreUnavailable))
+    first = outcomes[0]
+    if isinstance(first, StoreUnavailable) and (
+        len(outcomes) == 1 or all(isinstance(outcome, KeyLocked) for outcome in outcomes)
+    ):
+        raise first
+    raise PartlyDone(outcomes)
