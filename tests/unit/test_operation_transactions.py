@@ -76,6 +76,7 @@ def test_an_end_that_was_committed(shop: Shop, end: str, state: State) -> None:
         shop.connection.execute("COMMIT")
     assert shop.view().state is state
     assert isinstance(shop.own(), Replay)
+    assert [event.name for event in shop.notebook.events] == ["claimed", str(state), "replayed"]
 
 
 def test_an_end_that_was_forgotten(shop: Shop) -> None:
