@@ -38,7 +38,10 @@ MODULES: Final[dict[str, Module]] = {
         ("codec/*.py", "results.py"),
         ("unit/test_codec*.py", "unit/test_sealing.py", "unit/test_results.py", "fuzz/test_corpus.py"),
     ),
-    "operation": Module(("operation*.py", "steps.py"), ("unit/test_steps*.py", *_GUARD)),
+    "operation": Module(
+        ("operation*.py", "steps.py"),
+        ("unit/test_steps*.py", "recovery/test_recover.py", "recovery/test_round*.py", *_GUARD),
+    ),
     "guard": Module(
         ("guard.py", "guard_base.py", "async_guard.py"),
         (*_GUARD, "unit/test_guard*.py", "unit/test_unresolved_max.py", "recovery/test_recover.py"),

@@ -176,6 +176,25 @@ def test_a_last_move_that_was_not_confirmed_is_repeated_behind(end: str) -> None
     assert world.view().record.terms == operation.view.record.terms
 
 
+@pytest.mark.parametrize(("end", "lost"), [("complete", 1), ("fail", 1), ("abandon", 0), ("suspend", 0)])
+def test_an_end_that_meets_a_taker_when_it_is_repeated(end: str, lost: int) -> None:
+    """P5, P13: who let go of the operation has lost nothing to its taker; who finished it has, and it is told."""
+    world = World(recovery=rerun)
+    operation = world.own()
+    world.faults("drop", "drop", "drop")
+    with pytest.raises(StoreUnavailable):
+        getattr(operation, end)()
+    world.store.plan.down = True
+    world.clock.advance(301)
+    world.store.plan.down = False
+    taker = world.own(guard=world.another(recovery=rerun))
+    assert taker.attempt == 2
+    world.clock.advance(60)
+    assert world.notebook.counts["ownership_lost"] == lost
+    taker.complete("taker's")
+    assert world.begin().result == "taker's"
+
+
 @pytest.mark.parametrize("end", ["complete", "fail", "abandon", "suspend"])
 def test_whoever_waits_is_woken_by_each_end(end: str) -> None:
     """C03: a waiter looks again as soon as the operation is over, however it ends."""
