@@ -17,6 +17,7 @@ _GUARD: Final = (
     *("unit/test_too_large.py", "unit/test_hostile.py", "unit/test_async_guard.py", "unit/test_decorate.py"),
     *("unit/test_heartbeat.py", "unit/test_waiting.py"),
 )
+_RECOVERY: Final = ("recovery/test_recover.py", "recovery/test_rounds.py", "recovery/test_patience.py")
 MODULES: Final[dict[str, Module]] = {
     "core": Module(("core.py",), ("unit/test_core.py",)),
     "flows": Module(("flows.py",), ("unit/test_flows*.py",)),
@@ -40,10 +41,10 @@ MODULES: Final[dict[str, Module]] = {
     ),
     "operation": Module(
         ("operation*.py", "steps.py"),
-        ("unit/test_steps*.py", "recovery/test_recover.py", "recovery/test_round*.py", *_GUARD),
+        ("unit/test_steps*.py", *_RECOVERY, *_GUARD),
     ),
     "guard": Module(
         ("guard.py", "guard_base.py", "async_guard.py"),
-        (*_GUARD, "unit/test_guard*.py", "unit/test_unresolved_max.py", "recovery/test_recover.py"),
+        (*_GUARD, "unit/test_guard*.py", "unit/test_unresolved_max.py", *_RECOVERY),
     ),
 }

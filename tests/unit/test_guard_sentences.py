@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -17,6 +17,8 @@ from notwice import (
     InProgress,
     NotwiceError,
     Operation,
+    OperationUnresolved,
+    OwnershipLost,
     Policy,
     Privacy,
     RecordedFailure,
@@ -26,13 +28,15 @@ from notwice import (
     State,
     StoreUnavailable,
     Unresolved,
+    UnresolvedFull,
     core,
+    current_operation,
     new_key,
     reconcile,
     rerun,
 )
 from notwice.identity import operation_id
-from notwice.model import Op, Query, Reply
+from notwice.model import Op, Query, Released, Reply
 from notwice.stores.memory import MemoryStore
 from tests.unit.worlds import KEY, SCOPE, Notebook, World
 
@@ -402,6 +406,72 @@ def test_what_reconcile_found_is_replayed() -> None:
     outcome = world.begin()
     assert isinstance(outcome, Replay)
     assert (outcome.result, outcome.view.state) == (answer, State.COMPLETED)
+
+
+# -- who lost it ------------------------------------------------------------------------------------------------------
+
+
+def test_the_loser_that_knew_of_its_loss_gets_the_taker_s_answer() -> None:
+    """P5: also where the handler has been told before it returned, its caller gets what a duplicate gets."""
+    world = World(recovery=rerun)
+
+    def slow() -> str:
+        operation: Any = current_operation()
+        world.crash(operation)
+        world.own().complete("taker's")
+        with pytest.raises(OwnershipLost):
+            operation.heartbeat()
+        return "late"
+
+    assert world.run(slow) == "taker's"
+
+
+def test_the_loser_of_a_released_operation_is_told_that_it_is_unresolved() -> None:
+    """P5: where an operator has freed it and nobody has taken it yet, the loser does not take it over itself."""
+    world = World(recovery=rerun)
+
+    def slow() -> str:
+        world.crash(cast("Operation", current_operation()))
+        world.guard.release(world.view(), who="ann", why="checked")
+        return "late"
+
+    with pytest.raises(OperationUnresolved, match=operation_id(SCOPE, KEY)):
+        world.run(slow)
+    assert world.view().record.released is Released.OPERATOR
+
+
+def test_the_loser_of_a_record_that_is_gone() -> None:
+    """P5: a record that is not kept any more is no answer, and nothing is taken for one."""
+    world = World(recovery=rerun, retention=3600)
+
+    def slow() -> str:
+        operation: Any = current_operation()
+        world.crash(operation)
+        world.own().complete("taker's")
+        with pytest.raises(OwnershipLost):
+            operation.heartbeat()
+        world.clock.advance(3601)
+        assert world.guard.purge() == 1
+        return "late"
+
+    assert refusal(StoreUnavailable, lambda: world.run(slow)) == (
+        f"operation {operation_id(SCOPE, KEY)} was taken over, and its record is gone; look the effect up"
+    )
+
+
+def test_a_full_namespace_is_told() -> None:
+    """The refusal counts what is unresolved, and says what to do; the observer hears of the operation."""
+    world = World(unresolved_max=2)
+    for key in ("a", "b"):
+        world.guard.begin("s", key).suspend()
+    assert refusal(UnresolvedFull, world.begin) == (
+        f"operation {operation_id(SCOPE, KEY)} was not begun: its namespace has 2 unresolved operations, and "
+        "unresolved_max allows no more. Nothing ran. Find out what keeps failing, then resolve or release them"
+    )
+    assert (world.notebook.events[-1].name, world.notebook.events[-1].operation) == (
+        "unresolved_full",
+        operation_id(SCOPE, KEY),
+    )
 
 
 # -- waiting ----------------------------------------------------------------------------------------------------------
