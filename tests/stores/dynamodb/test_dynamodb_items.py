@@ -10,11 +10,12 @@ import pytest
 
 from notwice import Guard, Operation, Policy, RecordTooLarge, Replay, Result, ResultKind
 from notwice.errors import StoreUnavailable
-from notwice.model import Insert, Query, Record, RecordView, Released, State
-from notwice.stores import open_store
+from notwice.model import Insert, Query, Record, RecordView, Released, Reply, State
+from notwice.stores import open_async_store, open_store
 from notwice.stores.dynamodb import scans
 from notwice.stores.dynamodb.items import ITEM_BYTES_MAX, PLACE_BYTES_MAX, TTL_SLACK_S, place_bytes
 from notwice.stores.dynamodb.store import DynamoStore
+from notwice.stores.shared import PartlyDone
 from notwice.testing import VirtualClock
 from notwice.testing.conformance.records import finished, followed, get, insert, new_record, stored, swap
 from tests.engines.dynamodb import Table
@@ -238,11 +239,20 @@ def test_a_running_operation_leaves_room_for_its_end(table: Table) -> None:
         assert replay.stored.body is None
 
 
-def test_one_that_is_too_large_does_not_speak_for_a_batch(table: Table) -> None:
-    """In a batch, a record that is too large is an error that says nothing of the others."""
+async def test_one_that_is_too_large_does_not_speak_for_a_batch(table: Table) -> None:
+    """In a batch, a record that is too large is its own error, and the others are told that they won."""
+    huge = finished("huge")._replace(result=Result(ResultKind.HTTP, bytes(ITEM_BYTES_MAX)))
     with closing(open_store(table.url)) as store:
-        huge = finished("huge")._replace(result=Result(ResultKind.HTTP, bytes(ITEM_BYTES_MAX)))
-        with pytest.raises(StoreUnavailable) as caught:
-            store.apply([Insert(new_record()), Insert(huge)])
-        assert not isinstance(caught.value, RecordTooLarge)
-        assert stored(store, new_record())
+        tasks = open_async_store(table.url)
+        with pytest.raises(PartlyDone) as of_threads:
+            store.apply([Insert(new_record("a")), Insert(huge)])
+        with pytest.raises(PartlyDone) as of_tasks:
+            await tasks.apply([Insert(new_record("b")), Insert(huge)])
+        await tasks.close()
+        for caught in (of_threads, of_tasks):
+            assert not isinstance(caught.value, RecordTooLarge)
+            won, refused = caught.value.outcomes
+            assert isinstance(won, Reply)
+            assert won.won
+            assert isinstance(refused, RecordTooLarge)
+        assert stored(store, new_record("a"))

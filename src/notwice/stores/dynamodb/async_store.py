@@ -8,7 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from notwice.model import Op, Page, Query, Reply
-from notwice.stores.dynamodb.store import DynamoStore, of_a_batch
+from notwice.stores.dynamodb.store import DynamoStore, replies_of
 from notwice.stores.port import Store
 from notwice.stores.shared import refuse_repeated_names
 
@@ -32,11 +32,7 @@ class AsyncDynamoStore:
             return [await self._in_thread(partial(self._store.carry_out, ops[0]))]
         refuse_repeated_names(ops)
         calls = (self._in_thread(partial(self._store.carry_out, op)) for op in ops)
-        replies = await asyncio.gather(*calls, return_exceptions=True)
-        failures = [reply for reply in replies if isinstance(reply, BaseException)]
-        if failures:
-            raise of_a_batch(failures[0])
-        return [reply for reply in replies if not isinstance(reply, BaseException)]
+        return replies_of(await asyncio.gather(*calls, return_exceptions=True))
 
     async def scan(self, query: Query) -> Page:
         """Give one page of the records that `query` describes, oldest first, with those it can't decode."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import TypeVar
 
-from notwice.errors import RecordTooLarge, StoreUnavailable
+from notwice.errors import StoreUnavailable
 from notwice.model import Get, Op, Page, Query, Record, RecordView, Reply, Unreadable
 from notwice.stores.clocks import Moment, SystemStoreClock, TrustedClock
 from notwice.stores.dynamodb import checks
@@ -21,9 +20,7 @@ from notwice.stores.dynamodb.threads import Threads
 from notwice.stores.findings import Finding, heed
 from notwice.stores.forks import stand_still_at_forks
 from notwice.stores.port import StoreClock
-from notwice.stores.shared import Name, name_of, refuse_repeated_names, reply_of, stamped
-
-_T = TypeVar("_T")
+from notwice.stores.shared import Name, name_of, refuse_repeated_names, replies_or_raise, reply_of, stamped
 
 
 class DynamoStore:
@@ -52,7 +49,8 @@ class DynamoStore:
         if len(ops) == 1:
             return [self.carry_out(ops[0])]
         refuse_repeated_names(ops)
-        return self._side_by_side([partial(self.carry_out, op) for op in ops])
+        futures = [self.threads.submit(partial(self.carry_out, op)) for op in ops]
+        return replies_of([future.exception() or future.result() for future in futures])
 
     def carry_out(self, op: Op) -> Reply:
         """Carry out one operation, in one request."""
@@ -83,7 +81,11 @@ class DynamoStore:
 
     def load(self, views: Sequence[RecordView]) -> Sequence[bool]:
         """Take in records of another store with their times."""
-        return self._side_by_side([partial(self._take_in, view) for view in views])
+        futures = [self.threads.submit(partial(self._take_in, view)) for view in views]
+        failures = [error for error in map(Future.exception, futures) if error is not None]  # all of them are awaited
+        if failures:
+            raise failures[0]
+        return [future.result() for future in futures]
 
     def findings(self) -> list[Finding]:
         """The table's settings that break promises."""
@@ -109,14 +111,6 @@ class DynamoStore:
     def _now(self) -> Moment:
         with self._clock_turn:
             return self._clock.read()
-
-    def _side_by_side(self, jobs: Sequence[Callable[[], _T]]) -> list[_T]:
-        """Do all jobs, whatever becomes of each; then raise what the first failed one raised."""
-        futures = [self.threads.submit(job) for job in jobs]
-        failures = [error for error in map(Future.exception, futures) if error is not None]
-        if failures:
-            raise of_a_batch(failures[0])
-        return [future.result() for future in futures]
 
     def _take_in(self, view: RecordView) -> bool:
         written_ms = view.written_ms
@@ -159,9 +153,14 @@ class DynamoStore:
         return ages.guessed_ms if looks else ages.observed_ms
 
 
-def of_a_batch(error: BaseException) -> BaseException:
-    """What a batch raises for one of its operations: that one was too large says nothing of the others."""
-    return StoreUnavailable(str(error)) if isinstance(error, RecordTooLarge) else error
+def replies_of(outcomes: Sequence[Reply | BaseException]) -> list[Reply]:
+    """The replies to a batch whose operations went side by side. Raises `PartlyDone`, or what is no store's error."""
+    told: list[Reply | StoreUnavailable] = []
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException) and not isinstance(outcome, StoreUnavailable):
+            raise outcome
+        told.append(outcome)
+    return replies_or_raise(told)
 
 
 def _heed(place: Place, ask: Ask) -> None:
