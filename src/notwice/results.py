@@ -66,11 +66,7 @@ def _checked(result: Result) -> Result:
 
 
 def _is_pair(header: object) -> bool:
-    match header:
-        case (str(), str()):
-            return True
-        case _:
-            return False
+    return isinstance(header, tuple) and [isinstance(text, str) for text in header] == [True, True]
 
 
 def decode_result(result: Result) -> object:

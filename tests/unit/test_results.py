@@ -8,7 +8,7 @@ import pytest
 from notwice import EncodingError, Failure, Result, ResultKind, ResultOmitted
 from notwice.codec import decode_record, encode_record
 from notwice.model import Record, RecoveryKind, State, Terms
-from notwice.results import decode_result, result_of, text_of
+from notwice.results import decode_result, result_of, text_of, told_of
 
 UNSOUND = "a Result has a ResultKind, a body of bytes or None, a whole number as status, and headers of text"
 
@@ -75,6 +75,24 @@ def test_an_error_s_text() -> None:
     assert text_of(Silent()) == "(its text can't be had: OSError)"
 
 
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        ("why", "why"),
+        ("", ""),
+        (5, "5"),
+        (OSError("no route"), "OSError: no route"),
+        (OSError(), "OSError"),
+        (CardDeclined("no funds"), "CardDeclined: no funds"),
+        (Silent(), "Silent: (its text can't be had: OSError)"),
+    ],
+    ids=lambda part: type(part).__name__,
+)
+def test_what_a_record_says_of_an_error(error: object, told: str) -> None:
+    """Of an exception its type and its text, of anything else its text alone."""
+    assert told_of(error) == told
+
+
 def test_a_value_that_can_not_be_looked_at_is_refused() -> None:
     """T12: whatever a value raises while it is read ends in one error, which names its class and the reason."""
     with pytest.raises(EncodingError) as caught:
@@ -128,6 +146,7 @@ def test_a_ready_result_is_kept_as_it_is(fields: Any) -> None:
         (ResultKind.HTTP, b"", 200, (("a", "b", "c"),)),
         (ResultKind.HTTP, b"", 200, ((),)),
         (ResultKind.HTTP, b"", 200, ("ab",)),
+        (ResultKind.HTTP, b"", 200, (["a", "b"],)),
     ],
     ids=repr,
 )
