@@ -128,6 +128,13 @@ def test_the_second_of_two_hours_byte_for_byte() -> None:
         assert moment(data).fold == fold
 
 
+def test_text_that_is_no_unicode_byte_for_byte() -> None:
+    """P14: an unpaired surrogate within a tagged value is three bytes, as within JSON, and comes back."""
+    for value, data in (("\ud800", b'j"\xed\xa0\x80"'), (("\ud800",), b"tt\0\0\0\x01s\0\0\0\x03\xed\xa0\x80")):
+        assert encode_value(value) == data
+        assert decode_value(data) == value
+
+
 def test_a_zone_without_an_offset_is_refused() -> None:
     """T12: an instant that nobody can tell is no value; the sentence says what to return."""
     assert refusal(datetime(2024, 1, 1, tzinfo=Lost())) == (
