@@ -287,7 +287,19 @@ def test_recovery_of_a_sealed_operation() -> None:
 
 PINNED = {
     "encrypted": (
-        PLAIN._replace(**PRIVATE_PARTS)._replace(request=None),
+        PLAIN._replace(**PRIVATE_PARTS),
+        (
+            "650670696e6e65640000000000000000000000000ebd3f40e93783bd099af2176c49fff8bc37747f0ae8044aedc182a1e9dd2f33282a88d8"
+            "109dca626cf253d9e3a54b628b6e2fb9090329c222d34c55684c6cd4d95f0e3aa1e160d2e3b9e3f7261478a96d2506a91098757104962473"
+            "ce6fe192fb3f3b6b4073b79a29495604b3088868158f625bd84c21acfc304f95084019ae498ca6bcdb193f493053f4c87097b60a11742b1e"
+            "b2d9a6cae16b15210b3b42d31352e8153587f9fde0e3dea15978938940823baf99eae0f706f46832c371205040c5932ced6df846508e3ce3"
+            "70603fc3715a2ff92fe34f89783ac8f947369dd9070421d5c9ebba9a780f7e6f4a418b4f101c73b0e9a09c18400e3a3e313900ad6a8bb723"
+            "640155ce262d04f395d4c7043f87f2f2f0be67ab38af59372b88fc439a340ff371c8fadcc1f70a053907735f7af5b01329384a0a2f38cd71"
+            "e1bc7db4519f79ed3f5070861792cba2b72794bdb48b5057"
+        ),
+    ),
+    "encrypted, without a request and a recovery point": (
+        PLAIN._replace(**PRIVATE_PARTS)._replace(request=None, recovery_point=""),
         (
             "650670696e6e65640000000000000000000000000fbcb5dfae541f38466327f7282015a2cdf2cce00d1b627551b5692c4ddd49cc0ee4fdde"
             "ce563fd359bcf55a235d2137f4b6648dbfefd7c22a6fcf5f78f980d05be0086c81abb76d88dc533feb34155abf7bc2fe9c6da808cc862ae6"
