@@ -33,7 +33,7 @@ MODULES: Final[dict[str, Module]] = {
     ),
     "fingerprint": Module(("fingerprint.py",), ("unit/test_fingerprint*.py", "fuzz/test_corpus.py")),
     "identity": Module(
-        ("identity.py",), ("unit/test_identity*.py", "unit/test_business_key.py", "fuzz/test_corpus.py")
+        ("identity.py",), ("unit/test_identity*.py", "unit/test_business_key*.py", "fuzz/test_corpus.py")
     ),
     "codec": Module(
         ("codec/*.py", "results.py"),
