@@ -24,7 +24,7 @@ MODULES: Final[dict[str, Module]] = {
     "exchange": Module(
         ("http/exchange/[!s]*.py", "http/exchange/settings.py"),
         (
-            *("http/test_exchange.py", "http/test_keys.py", "http/test_codings.py", "http/test_http_policy.py"),
+            *("http/test_exchange*.py", "http/test_keys.py", "http/test_codings.py", "http/test_http_policy.py"),
             *("http/test_face_*.py", "fuzz/test_corpus.py"),
         ),
     ),

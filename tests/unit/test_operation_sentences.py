@@ -16,6 +16,7 @@ from typing import Any, cast
 import pytest
 
 from notwice import (
+    NOT_APPLIED,
     Guard,
     NotApplied,
     NotCompleted,
@@ -29,6 +30,7 @@ from notwice import (
     State,
     StoreUnavailable,
     current_operation,
+    reconcile,
     rerun,
 )
 from notwice import core as rules
@@ -174,6 +176,24 @@ def test_a_last_move_that_was_not_confirmed_is_repeated_behind(end: str) -> None
     world.clock.advance(1)
     assert world.view().state is not State.IN_PROGRESS
     assert world.view().record.terms == operation.view.record.terms
+
+
+def test_an_abandon_that_gives_a_mark_back_is_told_as_one() -> None:
+    """P10: a claim on a released record that did nothing leaves the key free, and that is what is told."""
+    world = World()
+    world.crashed()
+    world.guard.release(world.view(), who="ann", why="checked")
+    world.own().abandon()
+    assert (world.notebook.events[-1].name, world.notebook.events[-1].detail) == ("abandoned", "")
+
+
+def test_a_handler_that_may_start_after_reconcile_is_told_once() -> None:
+    """P7: the claim is told, and not the write that confirms it once the answer is there."""
+    world = World(recovery=reconcile(lambda _: NOT_APPLIED))
+    world.own().suspend()
+    world.clock.advance(301)
+    assert isinstance(world.begin(), Operation)
+    assert [event.name for event in world.notebook.events] == ["claimed", "suspended", "reclaimed"]
 
 
 @pytest.mark.parametrize(("end", "lost"), [("complete", 1), ("fail", 1), ("abandon", 0), ("suspend", 0)])

@@ -103,6 +103,15 @@ def test_an_end_apart_from_its_rows(shop: Shop) -> None:
     assert view.record.terms.atomic
 
 
+def test_an_end_on_no_transaction(shop: Shop) -> None:
+    """T22: a connection that has none open may have committed the rows already; the record proves nothing."""
+    operation = shop.own()
+    with pytest.raises(ValueError, match="transaction"):
+        operation.complete(5, transaction=shop.connection)
+    operation.suspend()
+    assert not shop.view().record.terms.atomic
+
+
 def test_a_checkpoint_that_was_rolled_back_is_no_step(shop: Shop) -> None:
     """T22: what may be rolled back counts as done in no step of this attempt; what is stored does."""
     operation = shop.own()
