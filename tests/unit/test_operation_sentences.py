@@ -359,6 +359,13 @@ def test_each_end_is_told_once() -> None:
         assert world.notebook.events[-1].detail == ""
 
 
+def test_a_record_that_is_completed_says_nothing_against_it() -> None:
+    """An operator who lists what went wrong finds only what did."""
+    world = World()
+    world.own().complete(1)
+    assert world.view().record.error == ""
+
+
 def test_why_a_result_was_omitted_is_cut_at_the_limit() -> None:
     """What stands in the record is bounded."""
     world = World()
