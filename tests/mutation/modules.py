@@ -45,6 +45,6 @@ MODULES: Final[dict[str, Module]] = {
     ),
     "guard": Module(
         ("guard.py", "guard_base.py", "async_guard.py"),
-        (*_GUARD, "unit/test_guard*.py", "unit/test_unresolved_max.py", *_RECOVERY),
+        (*_GUARD, "unit/test_guard*.py", "unit/test_unresolved_max.py", "unit/test_purging.py", *_RECOVERY),
     ),
 }

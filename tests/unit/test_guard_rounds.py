@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from notwice import NOT_APPLIED, UNKNOWN, Applied, rerun
+from notwice import (
+    NOT_APPLIED,
+    UNKNOWN,
+    Applied,
+    Guard,
+    InvalidKey,
+    Operation,
+    Policy,
+    Replay,
+    rerun,
+)
 from notwice.recovery import Round
+from notwice.stores.sqlite import SqliteStore
 from tests.unit.worlds import KEY, SCOPE, World
 
 
@@ -68,3 +82,45 @@ def test_how_a_round_counts() -> None:
     assert world.guard.recover() == Round(unhandled=1, held=1)
     assert world.guard.recover({SCOPE: five}) == Round(finished=1, held=1)
     assert world.begin().result == 5
+
+
+def test_run_hands_on_its_options() -> None:
+    """C42: the namespace and the policy of one call are those of its operation, by `run` and by the decorator."""
+    world = World()
+    assert world.guard.run(lambda: 5, scope="s", key="k", namespace="shop", policy=Policy(lease=7)) == 5
+    view = world.guard.lookup("s", "k", namespace="shop")
+    assert (view.record.namespace, view.record.terms.lease_ms) == ("shop", 7000)
+    assert world.guard.lookup("s", "k") is None
+
+    def handler(key: str) -> str:
+        return key
+
+    guarded = world.guard.idempotent(scope="t", key="{key}", policy=Policy(lease=9))(handler)
+    assert guarded("k") == "k"
+    assert world.guard.lookup("t", "k").record.terms.lease_ms == 9000
+
+
+def test_within_nobody() -> None:
+    """C42: the refusal says why an empty namespace is none, and what to do."""
+    with pytest.raises(InvalidKey) as caught:
+        World().guard.within("")
+    assert str(caught.value) == (
+        "within takes whose keys these are, and an empty text is nobody: callers without a name would be given "
+        "each other's answers. Refuse them, or use a guard without a namespace where all callers are one"
+    )
+
+
+def test_duplicates_on_the_callers_transaction(tmp_path: Path) -> None:
+    """T22: a claim on a transaction that finds the operation finished is a replay, and the transaction goes on."""
+    guard = Guard(SqliteStore(tmp_path / "records.db"), policy=Policy(atomic=True))
+    guard.check()
+    with closing(sqlite3.connect(tmp_path / "records.db", isolation_level=None)) as connection:
+        for wanted in (Operation, Replay):
+            connection.execute("BEGIN IMMEDIATE")
+            outcome: Any = guard.begin("s", "k", request=1, transaction=connection)
+            assert isinstance(outcome, wanted)
+            if isinstance(outcome, Operation):
+                outcome.complete(5)
+            connection.execute("COMMIT")
+    assert outcome.result == 5
+    guard.close()
