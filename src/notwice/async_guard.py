@@ -179,6 +179,7 @@ class AsyncGuard(GuardBase):
             found: Any = function()
             if isawaitable(found):
                 found = await found
+            operation._returned()
             value = computed(found)
             if operation.joined:
                 return Done(value, replayed=False, operation=operation.operation)
@@ -498,6 +499,7 @@ class AsyncGuard(GuardBase):
                 found: Any = work.function(operation, **work.values)
                 if isawaitable(found):
                     found = await found
+                operation._returned()
                 value = computed(found)
                 if not operation.ended:
                     await self._finish(operation, value, work.policy)

@@ -172,6 +172,7 @@ class Guard(GuardBase):
             return self._answer(outcome)
         with outcome as operation:
             found: Any = function()
+            operation._returned()
             value = computed(found)
             if operation.joined:
                 return Done(value, replayed=False, operation=operation.operation)
@@ -484,6 +485,7 @@ class Guard(GuardBase):
         try:
             with outcome as operation:
                 found: Any = work.function(operation, **work.values)
+                operation._returned()
                 value = computed(found)
                 if not operation.ended:
                     self._finish(operation, value, work.policy)

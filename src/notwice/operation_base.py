@@ -14,6 +14,7 @@ from weakref import ref
 from notwice import core, flows, identity
 from notwice.codec import decode_value, encode_value
 from notwice.errors import (
+    NotApplied,
     NotCompleted,
     OperationEnded,
     OwnershipLost,
@@ -101,7 +102,7 @@ class OperationBase:
         self._within = within  # where a claim on the caller's transaction goes on
         self._joined: Joined | AsyncJoined | None = None  # where a last move was made, which may not be committed
         self._patient = False  # it is a worker's: who else asks for it has a pace of their own
-        self._unproven = False  # its rows may be committed without its end
+        self._unproven = False  # its handler has returned or was refused an end, and what it did may stay
         if guarded and within is None:
             runtime.heart.add(self._hold, now + beat_seconds)
 
@@ -287,6 +288,10 @@ class OperationBase:
             )
             raise ProgressFull(message)
 
+    def _returned(self) -> None:
+        """Its handler has returned: whatever is raised from now on is not its word that nothing happened."""
+        self._unproven = self._unproven or not self.joined
+
     def _leaving(self, error: BaseException | None) -> Move:
         """The move for a handler that left without one."""
         policy = self._policy
@@ -295,7 +300,8 @@ class OperationBase:
         if error is None:
             self._unproven = True
             return self._suspending("left without an answer", None)
-        if isinstance(error, StepsChanged):  # whatever else it may count as, what is done is not known
+        refused = self._unproven and not isinstance(error, NotApplied)  # it may be the guard's error, of any type
+        if refused or isinstance(error, StepsChanged):  # whatever else it may count as, what is done is not known
             return self._suspending(error, None)
         match policy.says_of(error):
             case "not_applied":

@@ -10,7 +10,19 @@ from typing import Any
 
 import pytest
 
-from notwice import Guard, NotCompleted, Policy, Replay, State
+from notwice import (
+    Applied,
+    AsyncGuard,
+    Guard,
+    NotApplied,
+    NotCompleted,
+    OperationUnresolved,
+    Policy,
+    Replay,
+    State,
+    Unresolved,
+)
+from notwice.stores.memory import AsyncMemoryStore
 from notwice.stores.sqlite import SqliteStore
 from tests.unit.worlds import KEY, SCOPE, Notebook
 
@@ -110,6 +122,56 @@ def test_an_end_on_no_transaction(shop: Shop) -> None:
         operation.complete(5, transaction=shop.connection)
     operation.suspend()
     assert not shop.view().record.terms.atomic
+
+
+DECLARED: dict[str, dict[str, Any]] = {
+    "not applied": {"not_applied_errors": (TypeError, ValueError)},
+    "final": {"final_errors": (TypeError, ValueError)},
+}
+
+
+@pytest.mark.parametrize("declared", DECLARED.values(), ids=DECLARED)
+@pytest.mark.parametrize(
+    ("returned", "atomic"), [(5, True), (Applied(5), True), (Applied(5), False), ((part for part in "5"), False)]
+)
+def test_what_the_guard_refuses_is_not_the_word_of_its_handler(
+    shop: Shop, declared: dict[str, Any], returned: object, atomic: bool
+) -> None:
+    """P10, T22: a handler has returned, so its effect is there: no error that follows frees its key, or fails it."""
+    policy = Policy(atomic=atomic, **declared)
+    with pytest.raises((TypeError, ValueError)):
+        shop.guard.run(lambda: returned, scope=SCOPE, key=KEY, policy=policy)
+    with pytest.raises(OperationUnresolved):
+        shop.guard.run(lambda: returned, scope=SCOPE, key=KEY, policy=policy)
+    assert shop.view().record.attempt == 1
+
+
+async def test_what_the_guard_refuses_is_not_the_word_of_a_task(shop: Shop) -> None:
+    """P10: the same for event loops."""
+    guard = AsyncGuard(AsyncMemoryStore(), policy=Policy(**DECLARED["not applied"]))
+
+    async def handler() -> object:
+        return Applied(5)
+
+    with pytest.raises(TypeError, match="reconcile function"):
+        await guard.run(handler, scope=SCOPE, key=KEY)
+    with pytest.raises(OperationUnresolved):
+        await guard.run(handler, scope=SCOPE, key=KEY)
+
+
+@pytest.mark.parametrize("declared", DECLARED.values(), ids=DECLARED)
+def test_a_refused_end_is_not_the_word_of_its_handler(shop: Shop, declared: dict[str, Any]) -> None:
+    """P10, T22: completed on no transaction, an operation is neither free nor failed; but `NotApplied` is a word."""
+    operation: Any = shop.guard.begin(SCOPE, KEY, policy=Policy(atomic=True, **declared))
+    with pytest.raises(ValueError, match="may be committed already"), operation:
+        operation.complete(5, transaction=shop.connection)
+    assert isinstance(shop.own(), Unresolved)
+    other: Any = shop.guard.begin(SCOPE, "other", policy=Policy(atomic=True, **declared))
+    with pytest.raises(ValueError, match="may be committed already"):
+        other.complete(5, transaction=shop.connection)
+    with pytest.raises(NotApplied), other:
+        raise NotApplied
+    assert other.freed
 
 
 def test_a_checkpoint_that_was_rolled_back_is_no_step(shop: Shop) -> None:
