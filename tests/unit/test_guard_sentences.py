@@ -12,6 +12,7 @@ from notwice import (
     NOT_APPLIED,
     UNKNOWN,
     Applied,
+    AsyncGuard,
     EncodingError,
     Guard,
     InProgress,
@@ -37,7 +38,7 @@ from notwice import (
 )
 from notwice.identity import operation_id
 from notwice.model import Op, Query, Released, Reply
-from notwice.stores.memory import MemoryStore
+from notwice.stores.memory import AsyncMemoryStore, MemoryStore
 from tests.unit.worlds import KEY, SCOPE, Notebook, World
 
 
@@ -67,6 +68,12 @@ def test_a_guard_is_opened_with_its_settings(tmp_path: Path) -> None:
         assert guard.namespace == "shop"
         operation.complete(1)
     assert [event.name for event in notebook.events] == ["claimed", "completed"]
+
+
+def test_a_guard_without_a_namespace() -> None:
+    """C42, P14: it is the empty one, however the guard is made: another default would find none of its records."""
+    for guard in (Guard(MemoryStore()), Guard.open("memory://"), AsyncGuard(AsyncMemoryStore(MemoryStore()))):
+        assert guard.namespace == ""
 
 
 def test_leaving_a_guard_closes_its_store() -> None:
