@@ -104,7 +104,9 @@ def processes_of(engine: Engine, face: Face) -> Generator[Processes, None, None]
 
 def policy(**options: Any) -> Policy:  # noqa: ANN401 - the options of Policy, checked by it
     """A policy with a short lease, which waits for a busy engine as long as it takes."""
-    return Policy(**{"lease": LEASE, "store_timeout": 60, **options})
+    options.setdefault("lease", LEASE)
+    options.setdefault("store_timeout", 60)
+    return Policy(**options)
 
 
 def blocking_face(store: Store, plan: FaultPlan, clock: VirtualClock) -> Guard:
