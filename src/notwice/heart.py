@@ -112,7 +112,7 @@ def _answers(ops: list[Op], apply: Callable[[list[Op]], Iterable[Reply]]) -> lis
     try:
         return [reply for _, reply in zip(ops, apply(ops), strict=True)]
     except PartlyDone as error:
-        return list(error.outcomes)
+        return list(error.outcomes) if len(error.outcomes) == len(ops) else [error] * len(ops)
     except (KeyLocked, RecordTooLarge) as error:
         if len(ops) == 1:
             return [error]
@@ -151,6 +151,12 @@ def unavailable(error: BaseException) -> StoreUnavailable:
     failure = StoreUnavailable(f"the store failed ({type(error).__name__}); {NOT_KNOWN}")
     failure.__cause__ = error
     return failure
+
+
+def _heard(tells: Callable[[], object]) -> None:
+    """Tell what reaches an observer. One that ends its thread, or cancels it, would end every lease."""
+    with contextlib.suppress(BaseException):  # in a thread of the guard's own, so nobody asked to interrupt it
+        tells()
 
 
 class Heart:
@@ -245,7 +251,7 @@ class Heart:
 
     def _after(self, hold: Hold, result: object, *, sent_at: float) -> None:
         if hold.own.lost:
-            hold.listener.on_lost(hold.own)
+            _heard(partial(hold.listener.on_lost, hold.own))
         elif hold.own.ended or hold.own.pending is not None or hold.tick == NEVER:
             return
         elif isinstance(result, NotwiceError):
@@ -258,8 +264,7 @@ class Heart:
     def _tell(self, name: str, hold: Hold, detail: str = "") -> None:
         record = hold.own.record
         if self._observer is not None:
-            with contextlib.suppress(SystemExit):  # an observer that ends its thread would end every lease
-                tell(self._observer, Event(name, record.id, record.namespace, record.attempt, detail))
+            _heard(partial(tell, self._observer, Event(name, record.id, record.namespace, record.attempt, detail)))
 
 
 class _Job:
@@ -385,9 +390,9 @@ class Unanswered:
                 else:
                     self._ends[hold].later(now)
             if hold.own.lost:
-                hold.listener.on_lost(hold.own)
+                _heard(partial(hold.listener.on_lost, hold.own))
             elif hold.own.ended:
-                hold.listener.on_end(hold.own)
+                _heard(partial(hold.listener.on_end, hold.own))
 
     def _repeat(self, hold: Hold) -> Generator[Op, Reply, object]:
         return flows.move(

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,8 +34,10 @@ from notwice import (
 )
 from notwice.errors import OperationEnded
 from notwice.model import Op, Reply, Result, ResultKind, State, Unreadable
+from notwice.observe import Event
 from notwice.policy import NOT_APPLIED, Applied
 from notwice.stores.memory import MemoryStore
+from notwice.stores.port import PartlyDone
 from notwice.testing import FaultyStore
 from notwice.waiting import Alarm, Gate, SystemClock
 from tests.unit.worlds import KEY, SCOPE, World
@@ -252,6 +255,42 @@ def test_an_observer_that_ends_its_thread_stops_no_heart() -> None:
     guard = Guard(world.store, policy=Policy(lease=3, recovery=rerun), clock=world.clock)
     kept = [guard.begin(SCOPE, "short", policy=Policy(lease=3, run_max=0.5)), guard.begin(SCOPE, KEY)]
     guard._runtime.heart._observer = Leaver()
+    world.clock.advance(30)
+    assert isinstance(guard.begin(SCOPE, KEY), InProgress), kept
+
+
+@pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError])
+def test_an_observer_that_ends_its_thread_by_a_loss_stops_no_heart(error: type[BaseException]) -> None:
+    """P1: what an observer raises when it hears that another owner has one operation takes no lease of the others."""
+
+    class Leaver:
+        def on_event(self, event: Event) -> None:
+            if event.name == "ownership_lost":
+                raise error
+
+    world = World()
+    guard = Guard(world.store, policy=Policy(lease=3, recovery=rerun), clock=world.clock, observer=Leaver())
+    kept = [guard.begin(SCOPE, "lost"), guard.begin(SCOPE, KEY)]
+    lost: Any = guard.lookup(SCOPE, "lost")
+    guard.release(lost, who="ops", why="taken", force=True)
+    world.clock.advance(30)
+    assert isinstance(guard.begin(SCOPE, KEY), InProgress), kept
+
+
+def test_a_store_that_tells_of_too_few_stops_no_heart() -> None:
+    """P1: a batch that is partly done, with fewer outcomes than operations, is tried again as a missing answer."""
+    world = World()
+    guard = Guard(world.store, policy=Policy(lease=3, recovery=rerun), clock=world.clock)
+    kept = [guard.begin(SCOPE, "other"), guard.begin(SCOPE, KEY)]
+    heart: Any = guard._runtime.heart
+    apply, tries = heart._store.apply, iter(range(9))
+
+    def answers(ops: Any) -> Any:
+        if next(tries, None) == 0:
+            raise PartlyDone([StoreUnavailable("no answer")])
+        return apply(ops)
+
+    heart._store = SimpleNamespace(apply=answers)
     world.clock.advance(30)
     assert isinstance(guard.begin(SCOPE, KEY), InProgress), kept
 
