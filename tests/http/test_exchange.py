@@ -196,6 +196,7 @@ class Owned:
     view: RecordView = HELD
     policy: Policy = DECLARED
     freed: bool = True
+    finishing: bool = True
     guarded: bool = True
 
 
@@ -219,6 +220,15 @@ def test_a_final_error_is_told_with_its_operation() -> None:
     assert told is not None
     document = json.loads(told.body)
     assert (document["code"], document["operation"]) == ("recorded_failure", "idem_1")
+
+
+def test_a_final_error_that_finished_nothing_is_not_told_as_final() -> None:
+    """P2: the first caller is told of an unknown outcome, as the next one will be; unguarded, there is no next one."""
+    told = exchange().excuse(Final(), Owned(finishing=False), REQUEST)
+    assert told is not None
+    assert json.loads(told.body)["code"] == "unresolved"
+    unguarded = exchange().excuse(Final(), Owned(finishing=False, guarded=False), REQUEST)
+    assert unguarded == answers.failure(STANDARD, "idem_1")
 
 
 def test_a_lost_operation_gets_what_a_duplicate_gets_and_others_are_the_server_s_to_tell() -> None:

@@ -119,6 +119,11 @@ class Owned(Protocol):
         ...
 
     @property
+    def finishing(self) -> bool:
+        """Whether it is finished, or will be as soon as the store has confirmed that."""
+        ...
+
+    @property
     def guarded(self) -> bool:
         """Whether a record stands behind it."""
         ...
@@ -245,8 +250,9 @@ class Exchange:
     def excuse(self, error: Exception, owned: Owned, request: RequestView) -> Answer | None:
         """The answer where the handler raised before it answered; ``None`` if the exception is the server's to tell.
 
-        One of ``final_errors`` is told alike to the first caller and to the next. A handler's word that nothing
-        happened is told only if the guard could free the key by it; else the caller gets what a duplicate would get.
+        One of ``final_errors`` is told alike to the first caller and to the next, and a handler's word that nothing
+        happened is told. But where the guard could not fail it, or free the key, by that, the caller gets what a
+        duplicate would get.
         """
         meaning = owned.policy.says_of(error)
         if meaning == "not_applied":
@@ -255,6 +261,8 @@ class Exchange:
             told = error.problem() if isinstance(error, NotApplied) else problem("not_applied", retry_after=1)
             return refusal(self._look, told)
         if meaning == "final":
+            if owned.guarded and not owned.finishing:
+                return self._told_as_duplicate(owned.view, request)
             return failure(self._look, owned.operation)
         return self.error(error, request) if isinstance(error, OwnershipLost) else None
 
