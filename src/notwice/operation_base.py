@@ -307,7 +307,10 @@ class OperationBase:
             case "not_applied":
                 return self._abandoning(error)
             case "final":
-                return self._failing(error)
+                try:
+                    return self._failing(error)
+                except StepsChanged as changed:
+                    return self._suspending(changed, None)
             case "unknown":
                 return self._suspending(error, None)
 

@@ -17,6 +17,7 @@ from notwice import (
     RecordedFailure,
     Replay,
     ResultOmitted,
+    State,
     StoreUnavailable,
     rerun,
 )
@@ -150,6 +151,23 @@ def test_proof_that_nothing_happened_frees_the_key(error: type[Exception]) -> No
     with pytest.raises(error):
         run(world, failing(world, error))
     assert run(world, lambda: 7) == 7
+
+
+def test_an_answer_before_all_steps_were_asked_for_is_none() -> None:
+    """P2, C10: a handler that has changed under its operation fails nothing; the operation is suspended at once."""
+    world = World()
+    policy = Policy(recovery=rerun, **LISTS)
+    operation: Any = world.guard.begin("charge", "k", policy=policy)
+    operation.step("charge", lambda: 1)
+    operation.step("mail", lambda: 2)
+    operation.suspend()
+    again: Any = world.guard.begin("charge", "k", policy=policy)
+    again.step("charge", lambda: 1)
+    with pytest.raises(Declined), again:
+        raise Declined
+    record = world.guard.lookup("charge", "k").record
+    assert (record.state, again.finishing) == (State.ACCEPTED, False)
+    assert record.error.startswith("StepsChanged")
 
 
 def test_a_proof_after_a_step_frees_nothing() -> None:
