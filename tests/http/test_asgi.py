@@ -274,8 +274,12 @@ async def test_an_event_stream_is_not_held_back() -> None:
     assert await states(guard) == [("accepted", None)]
 
 
-async def test_a_broken_event_stream_is_suspended() -> None:
-    """C34, C07: A stream whose client is gone stops at the next event; its outcome is unknown, without an answer."""
+@pytest.mark.parametrize("declared", [{}, {"not_applied_errors": (OSError,)}, {"final_errors": (OSError,)}])
+async def test_a_broken_event_stream_is_suspended(declared: Any) -> None:
+    """C34, C07: A stream whose client is gone stops at the next event; its outcome is unknown, without an answer.
+
+    P10: That its client is gone is not the handler's word, whatever its policy lists.
+    """
     client = Client()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -285,10 +289,13 @@ async def test_a_broken_event_stream_is_suspended() -> None:
             await chunk(send, b"data: 1\n\n", more=True)
         raise AssertionError("a stream without a client went on")
 
-    middleware, guard = guarded(app)
+    middleware, guard = guarded(app, policy=Policy(**declared))
     with pytest.raises(ConnectionResetError):
         await middleware(http(), client.receive, client.send)
     assert await states(guard) == [("accepted", None)]
+    retry = Client()
+    await middleware(http(), retry.receive, retry.send)
+    assert b'"unresolved"' in retry.body
 
 
 async def test_a_stream_that_is_ended_for_a_gone_client_is_not_whole() -> None:

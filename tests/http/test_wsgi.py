@@ -134,6 +134,25 @@ def test_an_app_may_write_much() -> None:
     assert states(guard) == [("completed", None)]
 
 
+@pytest.mark.parametrize("kind", ["not_applied_errors", "final_errors"])
+def test_what_the_server_could_not_write_is_no_word_of_the_app(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P10: a client that is gone frees no key and fails nothing, also where the policy lists such errors."""
+
+    def app(environ: Any, start_response: Any) -> list[bytes]:
+        start_response("200 OK", PLAIN)(b"a" * 20)
+        raise AssertionError
+
+    def gone(server: Server, chunk: bytes) -> None:
+        raise ConnectionResetError
+
+    monkeypatch.setattr(Server, "write", gone)
+    middleware, guard = guarded(app, policy=Policy(**{kind: (OSError,)}), response_bytes_max=10)
+    with pytest.raises(ConnectionResetError):
+        serve(middleware)
+    assert states(guard) == [("accepted", None)]
+    assert len(list(guard.operations(unresolved=True))) == 1
+
+
 def test_an_app_may_start_late() -> None:
     """An app that calls start_response at its first chunk, and gives empty chunks before it, is served as well."""
 

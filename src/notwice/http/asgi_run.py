@@ -46,6 +46,7 @@ class Run:
         self._opened = False  # the start went out
         self._settled = False  # the answer was whole, and the operation was ended by it
         self._raised = False  # the app raised
+        self._gone = False  # the app was told that its client is gone, which is no word of its own
         self._kept_back = False  # the answer says that nothing happened, and the key could not be freed by it
         self._detached = False  # nobody is left to send to
         self._cut_short = False  # the app knows it: what it ends now was not ended by itself
@@ -187,7 +188,7 @@ class Run:
         if self._settled or self._operation.ended:
             return
         ending = self._capture.break_off()
-        if ending is not None or error is None:
+        if ending is not None or error is None or self._gone:
             await self._end(ending)
 
     async def _end(self, ending: Ending | None) -> OwnershipLost | StepsChanged | None:
@@ -242,12 +243,14 @@ class Run:
         may_break = self._capture.breakable and not self._settled
         if self._detached:
             if may_break:
+                self._gone = True
                 raise ConnectionResetError("the client is gone")
             return
         try:
             await self._server_send(message)
         except OSError:
             if may_break:
+                self._gone = True
                 raise
             self._detached = True
 

@@ -39,6 +39,7 @@ class Run:
         self._opened = False  # the server has status and headers
         self._settled = False  # the answer was whole, and the operation was ended by it
         self._raised = False  # the app raised
+        self._gone = False  # the server could not send, which is no word of the app
         self._kept_back = False  # the answer says that nothing happened, and the key could not be freed by it
         self._held: list[bytes] = []
 
@@ -130,7 +131,9 @@ class Run:
         self._capture.add(chunk)
         self._held.append(chunk)
         if self._capture.breakable and not self._capture.whole:
+            self._gone = True
             self._open()(b"".join(self._held))
+            self._gone = False
             self._held.clear()
 
     def _take(self, chunk: bytes) -> bytes:
@@ -174,7 +177,7 @@ class Run:
         if self._settled or self._operation.ended:
             return
         ending = self._capture.break_off()
-        if ending is not None or error is None:
+        if ending is not None or error is None or self._gone:
             self._end(ending)
 
     def _end(self, ending: Ending | None) -> OwnershipLost | StepsChanged | None:
