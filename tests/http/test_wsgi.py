@@ -134,8 +134,8 @@ def test_an_app_may_write_much() -> None:
     assert states(guard) == [("completed", None)]
 
 
-@pytest.mark.parametrize("kind", ["not_applied_errors", "final_errors"])
-def test_what_the_server_could_not_write_is_no_word_of_the_app(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("policy", [Policy(not_applied_errors=(OSError,)), Policy(final_errors=(OSError,))])
+def test_what_the_server_could_not_write_is_no_word_of_the_app(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     """P10: a client that is gone frees no key and fails nothing, also where the policy lists such errors."""
 
     def app(environ: Any, start_response: Any) -> list[bytes]:
@@ -146,7 +146,7 @@ def test_what_the_server_could_not_write_is_no_word_of_the_app(kind: str, monkey
         raise ConnectionResetError
 
     monkeypatch.setattr(Server, "write", gone)
-    middleware, guard = guarded(app, policy=Policy(**{kind: (OSError,)}), response_bytes_max=10)
+    middleware, guard = guarded(app, policy=policy, response_bytes_max=10)
     with pytest.raises(ConnectionResetError):
         serve(middleware)
     assert states(guard) == [("accepted", None)]
