@@ -85,6 +85,9 @@ def pair(*, waits: bool) -> Iterator[tuple[PostgresServer, PostgresServer]]:
         copy_of(first, path, folder / "standby")
         with server_on(folder / "standby", path) as standby:
             first.set(names)
+            with first.connect() as connection:
+                while not connection.execute("SELECT 1 FROM pg_stat_replication").fetchone():
+                    pass  # until the standby has found its first
             yield first, standby
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from notwice.core import PAUSE_MAX_MS
 from notwice.testing.history import Calm, Outcome
 from notwice.testing.simulate.choices import Table
 from notwice.testing.simulate.console import Console
@@ -42,7 +43,8 @@ CALM_AT_S: Final = CLEAR_AT_S + 40.0
 """By then whoever was paused has come back, what was late has arrived, and handlers have come to their end."""
 SETTLE_TRIES: Final = 4
 """At once, after a lease, and two more: by then everything must be settled."""
-SETTLED_AT_S: Final = CALM_AT_S + LEASE_S + 80.0
+SETTLED_AT_S: Final = CALM_AT_S + LEASE_S + 80.0 + PAUSE_MAX_MS / 1000
+"""A worker whose handler said that nothing was done leaves its operation alone for five minutes."""
 
 
 @dataclass(frozen=True, slots=True)
