@@ -57,10 +57,10 @@ from notwice.privacy import Privacy
 from notwice.purging import AsyncPurger
 from notwice.recovery import Round, Work, round_of
 from notwice.results import decode_result
-from notwice.runtime import Runtime, drive_async, drive_within_async, joined_async
+from notwice.runtime import Runtime, drive_async, drive_within_async
 from notwice.stores import open_async_store
 from notwice.stores.batching import Batching
-from notwice.stores.port import AsyncStore, Store
+from notwice.stores.port import AsyncStore, Store, joined_async
 from notwice.stores.sealed import AsyncSealedStore
 from notwice.waiting import Backoff, Clock
 

@@ -56,9 +56,9 @@ from notwice.privacy import Privacy
 from notwice.purging import Purger
 from notwice.recovery import Round, Work, round_of
 from notwice.results import decode_result
-from notwice.runtime import Runtime, drive, drive_within, joined
+from notwice.runtime import Runtime, drive, drive_within
 from notwice.stores import open_store
-from notwice.stores.port import Store
+from notwice.stores.port import Store, joined
 from notwice.stores.sealed import SealedStore
 from notwice.waiting import Backoff, Clock
 

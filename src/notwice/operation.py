@@ -17,9 +17,9 @@ from notwice.errors import NotwiceError, OwnershipLost, StoreUnavailable
 from notwice.model import Result
 from notwice.operation_base import BEAT, CURRENT, Move, OperationBase
 from notwice.results import OMITTED
-from notwice.runtime import drive, drive_async, drive_within, drive_within_async, joined, joined_async
+from notwice.runtime import drive, drive_async, drive_within, drive_within_async
 from notwice.steps import Step
-from notwice.stores.port import AsyncJoined, AsyncStore, Joined, Store
+from notwice.stores.port import AsyncJoined, AsyncStore, Joined, Store, joined, joined_async
 
 _T = TypeVar("_T")
 

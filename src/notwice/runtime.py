@@ -20,12 +20,9 @@ from notwice.observe import Event, Observer, tell
 from notwice.privacy import NOTHING_HIDDEN, Privacy
 from notwice.recovery import Handlers
 from notwice.stores.port import (
-    NOTHING_TO_JOIN,
     AsyncJoined,
-    AsyncJoins,
     AsyncStore,
     Joined,
-    Joins,
     Store,
 )
 from notwice.waiting import Clock, SystemClock, Waiters
@@ -182,21 +179,6 @@ async def drive_async(flow: Generator[Op, Reply, _R], runtime: Runtime, timeout:
             op = flow.throw(answer) if isinstance(answer, StoreUnavailable) else flow.send(answer)
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]  # StopIteration is not generic
-
-
-def joined(store: Store, transaction: object) -> Joined:
-    """The same records on the caller's transaction. Raises `TypeError` for a store that has none."""
-    if not isinstance(store, Joins):
-        raise TypeError(NOTHING_TO_JOIN)
-    return store.join(transaction)
-
-
-async def joined_async(store: AsyncStore | None, transaction: object) -> AsyncJoined:
-    """The same records on the caller's transaction. Raises `TypeError` for a store that has none."""
-    found: object = store
-    if not isinstance(found, AsyncJoins):
-        raise TypeError(NOTHING_TO_JOIN)
-    return await found.join(transaction)
 
 
 def drive_within(flow: Generator[Op, Reply, _R], store: Joined) -> _R:

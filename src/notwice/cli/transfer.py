@@ -17,7 +17,7 @@ from notwice.cli.output import printable
 from notwice.errors import NotwiceError
 from notwice.identity import operation_id
 from notwice.model import Get, Query, RecordView, State, Unreadable
-from notwice.stores.port import Loads, Store, Unlisted
+from notwice.stores.port import Loads, Store, Unlisted, loading
 
 AT_ONCE: Final = 100
 """How many records are carried at once: few enough for a server's limits, many enough to share its commits."""
@@ -66,8 +66,7 @@ def carry(source: Store, target: Store, *, namespace: str | None, scopes: Sequen
     `scopes` tells which scope an entry of the older cache has whose name alone does not: the one that it begins with.
     Raises `NotImplementedError` if the other store takes no records in.
     """
-    if not isinstance(target, Loads):
-        raise NotImplementedError("this store takes in no records of another one")
+    target = loading(target)
     report = Report()
     if isinstance(source, Unlisted) and (count := source.unlisted()):
         report.left[DAMAGED] += count

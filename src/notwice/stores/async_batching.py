@@ -33,7 +33,7 @@ from notwice.stores.calls import (
     take,
 )
 from notwice.stores.forks import stand_still_at_forks
-from notwice.stores.port import NOTHING_TO_JOIN, AsyncJoined, AsyncJoins, AsyncStore, Store
+from notwice.stores.port import AsyncJoined, AsyncStore, Store, joined_async
 from notwice.stores.shared import Name, closed, refuse_repeated_names
 
 TRIPS_MAX: Final = 2
@@ -86,9 +86,7 @@ class SharedTrips:
 
     async def join(self, transaction: object) -> AsyncJoined:
         """The store's records on the caller's transaction, alone. Raises `TypeError` if the store behind can't."""
-        if not isinstance(self._store, AsyncJoins):
-            raise TypeError(NOTHING_TO_JOIN)
-        return await self._store.join(transaction)
+        return await joined_async(self._store, transaction)
 
     async def close(self) -> None:
         """Carry out what is pending in this loop, then close the store."""

@@ -45,7 +45,7 @@ from notwice.stores.calls import (
 from notwice.stores.findings import Finding
 from notwice.stores.forks import stand_still_at_forks
 from notwice.stores.interrupts import take_lock
-from notwice.stores.port import NOTHING_TO_JOIN, AsyncJoined, Joined, Joins, Loads, Store
+from notwice.stores.port import AsyncJoined, Joined, Store, joined, loading
 from notwice.stores.shared import closed, no_thread, refuse_repeated_names
 
 T = TypeVar("T")
@@ -160,15 +160,11 @@ class Batching:
 
     def load(self, views: Sequence[RecordView]) -> Sequence[bool]:
         """Take in records of another store. Raises `NotImplementedError` if the store behind can't."""
-        if not isinstance(self._store, Loads):
-            raise NotImplementedError("this store takes in no records of another one")
-        return self._store.load(views)
+        return loading(self._store).load(views)
 
     def join(self, transaction: object) -> Joined:
         """The store's records on the caller's transaction, alone. Raises `TypeError` if the store behind can't."""
-        if not isinstance(self._store, Joins):
-            raise TypeError(NOTHING_TO_JOIN)
-        return self._store.join(transaction)
+        return joined(self._store, transaction)
 
     def findings(self) -> list[Finding]:
         """What could break a promise among the settings of the server behind; nothing where there are none."""

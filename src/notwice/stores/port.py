@@ -129,7 +129,7 @@ class Unlisted(Protocol):
         ...
 
 
-NOTHING_TO_JOIN: Final = "this store keeps its records in no database that a caller's transaction could take in"
+_NOTHING_TO_JOIN: Final = "this store keeps its records in no database that a caller's transaction could take in"
 
 
 class Joined(Protocol):
@@ -182,6 +182,28 @@ class AsyncJoins(Protocol):
         database or schema, and `TypeError` for what is no connection of this engine.
         """
         ...
+
+
+def loading(store: Store) -> Loads:
+    """The store, as one that takes in records of another one. Raises `NotImplementedError` if it can't."""
+    if not isinstance(store, Loads):
+        raise NotImplementedError("this store takes in no records of another one")
+    return store
+
+
+def joined(store: Store, transaction: object) -> Joined:
+    """The same records on the caller's transaction. Raises `TypeError` for a store that has none."""
+    if not isinstance(store, Joins):
+        raise TypeError(_NOTHING_TO_JOIN)
+    return store.join(transaction)
+
+
+async def joined_async(store: AsyncStore | None, transaction: object) -> AsyncJoined:
+    """The same records on the caller's transaction. Raises `TypeError` for a store that has none."""
+    found: object = store
+    if not isinstance(found, AsyncJoins):
+        raise TypeError(_NOTHING_TO_JOIN)
+    return await found.join(transaction)
 
 
 class StoreClock(Protocol):

@@ -8,16 +8,15 @@ from typing import Protocol
 from notwice.errors import StoreUnavailable
 from notwice.model import Get, Insert, Op, Page, Query, Record, RecordView, Reply, Swap, Unreadable
 from notwice.stores.port import (
-    NOTHING_TO_JOIN,
     AsyncJoined,
-    AsyncJoins,
     AsyncStore,
     Joined,
-    Joins,
-    Loads,
     PartlyDone,
     Store,
     Unlisted,
+    joined,
+    joined_async,
+    loading,
 )
 
 
@@ -61,9 +60,7 @@ class SealedStore:
 
     def load(self, views: Sequence[RecordView]) -> Sequence[bool]:
         """Take in records of another store, as they lie there."""
-        if not isinstance(self._store, Loads):
-            raise NotImplementedError("this store takes in no records of another one")
-        return self._store.load(views)
+        return loading(self._store).load(views)
 
     def unlisted(self) -> int:
         """How many entries can't be decoded without its being known whose they are."""
@@ -71,9 +68,7 @@ class SealedStore:
 
     def join(self, transaction: object) -> Joined:
         """The same records on the caller's open transaction. Raises `TypeError` if the store behind can't."""
-        if not isinstance(self._store, Joins):
-            raise TypeError(NOTHING_TO_JOIN)
-        return _SealedJoined(self._store.join(transaction), self._sealing)
+        return _SealedJoined(joined(self._store, transaction), self._sealing)
 
     def close(self) -> None:
         """Close the store behind."""
@@ -109,9 +104,7 @@ class AsyncSealedStore:
 
     async def join(self, transaction: object) -> AsyncJoined:
         """The same records on the caller's open transaction. Raises `TypeError` if the store behind can't."""
-        if not isinstance(self._store, AsyncJoins):
-            raise TypeError(NOTHING_TO_JOIN)
-        return _AsyncSealedJoined(await self._store.join(transaction), self._sealing)
+        return _AsyncSealedJoined(await joined_async(self._store, transaction), self._sealing)
 
     async def close(self) -> None:
         """Close the store behind."""
