@@ -168,6 +168,16 @@ def test_a_window_gives_one_key_to_what_comes_soon_after() -> None:
     assert business_key("mail", 7) not in keys
 
 
+def test_the_fields_of_a_value_have_windows_too() -> None:
+    """Fields in one window of time have one key, in the next one another, and another one without a window."""
+    window = timedelta(minutes=10)
+    first, soon, later = (
+        business_key_of({"order": 7}, window=window, at=NOON + timedelta(minutes=minutes)) for minutes in (0, 9, 10)
+    )
+    assert first == soon
+    assert len({first, later, business_key_of({"order": 7})}) == 3
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
