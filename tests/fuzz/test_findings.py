@@ -13,7 +13,7 @@ import pytest
 from notwice.errors import UnsupportedRecord
 from notwice.http.exchange import stored
 from notwice.model import Query, Unreadable
-from notwice.server import principals
+from notwice.server import forwarding, principals
 from notwice.server.durations import parse_duration, parse_size
 from notwice.server.options import SettingsError
 from notwice.server.settings import Settings
@@ -121,3 +121,9 @@ async def test_an_issuer_that_serves_no_keys_is_told_like_one_that_is_down(monke
     monkeypatch.setattr(keys._client, "fetch_data", lambda: json.loads('{"keys": [{"kty": "RSA", "alg": []}]}'))
     with pytest.raises(jwt.PyJWKClientConnectionError):
         await keys.key_for("token")
+
+
+@pytest.mark.parametrize("listed", [[], [(b"connection", b"")], [(b"connection", b"close, ,")]])
+def test_an_empty_member_of_a_list_of_connections_names_no_header(listed: list[tuple[bytes, bytes]]) -> None:
+    """What a gateway passes on, the next one passes on, too: a list that names nothing takes nothing out."""
+    assert forwarding.response_headers([*listed, (b"", b"1"), (b"x", b"2")], 200) == [(b"", b"1"), (b"x", b"2")]

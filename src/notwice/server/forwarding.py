@@ -115,7 +115,7 @@ def _relied_on(settings: Settings) -> frozenset[bytes]:
 
 def _one_hop(headers: Headers) -> frozenset[bytes]:
     named = b",".join(values(headers, b"connection")).lower().split(b",")
-    return ONE_HOP | {name.strip() for name in named}
+    return ONE_HOP | {name.strip() for name in named} - {b""}
 
 
 def _forwarded(scope: Scope, came: Headers, host: bytes) -> Headers:
