@@ -202,10 +202,11 @@ def _confirmed(record: Record, op: Insert | Swap | Get, sent: Sent) -> Claim:
     What is left may still be carried out once this operation is over and gone, so it goes on the process's list.
     """
     claim = sent.pop(record.etag)
-    if not isinstance(op, Get):
-        sent.pop(op.record.etag, None)
-    if isinstance(op, Swap):
-        sent.pop(op.expected_etag, None)
+    if sent:  # as a rule there was but one
+        if not isinstance(op, Get):
+            sent.pop(op.record.etag, None)
+        if isinstance(op, Swap):
+            sent.pop(op.expected_etag, None)
     return claim
 
 

@@ -24,7 +24,7 @@ from notwice.errors import (
 )
 from notwice.flows import Change, Ownership
 from notwice.heart import Hold
-from notwice.model import Op, Record, RecordView, Released, Reply, Result, State
+from notwice.model import COMPLETED, Op, Record, RecordView, Released, Reply, Result, State, maker
 from notwice.policy import Policy
 from notwice.results import result_of, told_of
 from notwice.runtime import (
@@ -47,6 +47,7 @@ class Move(NamedTuple):
     detail: str = ""
 
 
+make_move = maker(Move)
 BEAT: Final = Move("", core.beaten)
 
 
@@ -216,9 +217,9 @@ class OperationBase:
 
     def _completing(self, value: object, why_omitted: str = "") -> Move:
         self._check_steps()
-        result, error = result_of(value), told_of(why_omitted)[: core.ERROR_CHARACTERS_MAX]
-        change = partial(core.finished, state=State.COMPLETED, result=result, error=error)
-        return Move("completed", change, ends=True)
+        error = told_of(why_omitted)[: core.ERROR_CHARACTERS_MAX] if why_omitted else ""
+        change = partial(core.finished, state=COMPLETED, result=result_of(value), error=error)
+        return make_move(("completed", change, True, False, ""))
 
     def _failing(self, value: object) -> Move:
         self._check_steps()

@@ -23,8 +23,6 @@ def is_plain(value: Any, scalars: frozenset[type], room: list[int], *, depth: in
     `room` is a list of one number, which is used up.
     """
     kind = type(value)
-    if kind in scalars:
-        return True
     if kind is dict:
         if not _TEXT.issuperset(map(type, value)):
             return False
@@ -32,9 +30,9 @@ def is_plain(value: Any, scalars: frozenset[type], room: list[int], *, depth: in
     elif kind is list:
         items = value
     else:
-        return False
+        return kind in scalars
     room[0] -= len(value) + 1
-    if not depth or room[0] < 0:
+    if room[0] < 0 or not depth:
         return False
     if scalars.issuperset(map(type, items)):
         return True

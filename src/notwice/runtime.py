@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 import weakref
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import Final, TypeVar
 
@@ -15,7 +15,7 @@ from notwice.errors import StoreUnavailable
 from notwice.flows import NewEtag, Ownership
 from notwice.heart import NOT_KNOWN, Heart, Unanswered, unavailable
 from notwice.limits import Limits
-from notwice.model import Op, Record, Reply, State
+from notwice.model import ACCEPTED, Op, Record, Reply
 from notwice.observe import Event, Observer, tell
 from notwice.privacy import NOTHING_HIDDEN, Privacy
 from notwice.recovery import Handlers
@@ -61,6 +61,8 @@ class Runtime:
         self.asynchronous = asynchronous
         self.observer = observer
         self.clock: Clock = SystemClock() if clock is None else clock
+        self.be_ready: Callable[[], None] = self.clock.be_ready if isinstance(self.clock, SystemClock) else _nothing
+        """See to it that what is claimed next can be renewed. Raises `StoreUnavailable` if it could not be."""
         self.new_etag: NewEtag = new_etag
         """Where all etags come from. A simulation draws them from its seed."""
         self.heart = Heart(store, self.clock, observer=observer, new_etag=self._draw_etag)
@@ -73,11 +75,6 @@ class Runtime:
         self.process = object()
         """Stands for this process: another one in a forked child."""
         _RUNTIMES.add(self)
-
-    def be_ready(self) -> None:
-        """See to it that what is claimed next can be renewed. Raises `StoreUnavailable` if it could not be."""
-        if isinstance(self.clock, SystemClock):
-            self.clock.be_ready()
 
     def _draw_etag(self) -> bytes:
         return self.new_etag()
@@ -100,7 +97,7 @@ class Runtime:
 
     def on_end(self, own: Ownership) -> None:
         """The last move was confirmed, or refused: whoever waits may look again."""
-        if own.record.state is State.ACCEPTED and not own.record.released:
+        if own.record.state is ACCEPTED and not own.record.released:
             self.backlog.add(own.record.namespace)
         if self.waiters.waiting:
             self.waiters.notify((own.record.namespace, own.record.id))
@@ -110,6 +107,10 @@ class Runtime:
         if self.observer is not None:
             shown = value if value is None else self.privacy.shown(value)
             tell(self.observer, Event(name, record.id, record.namespace, record.attempt, detail, shown))
+
+
+def _nothing() -> None:
+    """A clock that is not the system's has nothing to start."""
 
 
 _RUNTIMES: weakref.WeakSet[Runtime] = weakref.WeakSet()
@@ -137,14 +138,17 @@ def drive(flow: Generator[Op, Reply, _R], runtime: Runtime, timeout: float) -> _
     try:
         op = next(flow)
         while True:
-            answer: Reply | StoreUnavailable
             try:
-                (answer,) = apply((op,))
+                (reply,) = apply((op,))
             except Exception as error:  # noqa: BLE001 - whatever a store raises, its answer is missing
-                answer = unavailable(error)
-            if monotonic() > deadline:  # a store that gave up by itself has said why
-                _give_up(flow, answer if isinstance(answer, StoreUnavailable) else _too_late(timeout))
-            op = flow.throw(answer) if isinstance(answer, StoreUnavailable) else flow.send(answer)
+                failure = unavailable(error)
+                if monotonic() > deadline:  # a store that gave up by itself has said why
+                    _give_up(flow, failure)
+                op = flow.throw(failure)
+                continue
+            if monotonic() > deadline:
+                _give_up(flow, _too_late(timeout))
+            op = flow.send(reply)
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]  # StopIteration is not generic
 
