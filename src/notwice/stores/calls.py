@@ -36,7 +36,7 @@ class Call:
 
     def __init__(self, ops: Sequence[Op]) -> None:
         self.ops = ops
-        self.names: Sequence[Name] = [name_of(op) for op in ops]
+        self.names: Sequence[Name] = tuple(map(name_of, ops))
         self.replies: Sequence[Reply] | None = None
         self.error: BaseException | None = None
         self.taken = False  # it is, or was, part of a batch
@@ -78,11 +78,6 @@ class LoopCall(Call):
         """Whether a task of `loop` waits for an answer."""
         return self.loop is loop and not self.given_up and not self.answered
 
-    def settle(self) -> None:
-        """Wake the caller, from within its loop."""
-        if not self.future.done():
-            self.future.set_result(None)
-
 
 C = TypeVar("C", bound=Call)
 
@@ -95,12 +90,11 @@ def take(pending: deque[C], size_max: int, busy: Iterable[Name] = ()) -> list[C]
     batch: list[C] = []
     deferred: list[C] = []
     names = set(busy)
-    size = 0
-    while pending and len(batch) + len(deferred) < _LOOKED_AT_MAX:
-        call = pending[0]
-        if batch and size + len(call.ops) > size_max:
+    size = looked_at = 0
+    for call in pending:
+        if looked_at == _LOOKED_AT_MAX or (batch and size + len(call.ops) > size_max):
             break
-        pending.popleft()
+        looked_at += 1
         if call.given_up:
             continue
         if names.isdisjoint(call.names):
@@ -110,6 +104,8 @@ def take(pending: deque[C], size_max: int, busy: Iterable[Name] = ()) -> list[C]
         else:
             deferred.append(call)
         names.update(call.names)
+    for _ in range(looked_at):
+        pending.popleft()
     pending.extendleft(reversed(deferred))
     return batch
 
@@ -129,10 +125,12 @@ def share_out(batch: Iterable[Call], replies: Sequence[Reply], error: BaseExcept
     start = 0
     for call in batch:
         end = start + len(call.ops)
-        if isinstance(error, PartlyDone):
+        if error is None:
+            call.replies = replies[start:end]
+        elif isinstance(error, PartlyDone):
             call.replies, call.error = _told_apart(error.outcomes[start:end])
         else:
-            call.replies, call.error = (replies[start:end], None) if error is None else (None, error)
+            call.error = error
         start = end
 
 
@@ -147,7 +145,9 @@ def _told_apart(outcomes: Sequence[Reply | StoreUnavailable]) -> tuple[Sequence[
 def settle(calls: Iterable[LoopCall]) -> None:
     """Wake callers, from within their loop."""
     for call in calls:
-        call.settle()
+        future = call.future
+        if not future.done():
+            future.set_result(None)
 
 
 def _told(error: BaseException) -> str:

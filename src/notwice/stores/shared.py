@@ -33,9 +33,7 @@ reply_of: Callable[[tuple[bool, Record | Unreadable | None, int, int, int]], Rep
 
 def name_of(op: Op) -> Name:
     """The name of the record that `op` is about."""
-    if isinstance(op, Get):
-        return op.namespace, op.id
-    return op.record.namespace, op.record.id
+    return op[:2] if isinstance(op, Get) else op.record[:2]
 
 
 def refuse_repeated_names(ops: Sequence[Op]) -> None:

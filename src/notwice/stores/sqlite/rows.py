@@ -115,9 +115,10 @@ def look(connection: sqlite3.Connection | sqlite3.Cursor, name: Name) -> Row | N
 
 def may_all_be_present(connection: sqlite3.Connection, ops: Sequence[Op]) -> bool:
     """Whether something is there for each insert among `ops`, by one statement. May miss what has an unusual id."""
-    wanted = [name_of(op) for op in ops if isinstance(op, Insert)]
-    if wanted and look(connection, wanted[0]) is None:  # as a rule a batch of new keys ends here
+    first = next((op for op in ops if isinstance(op, Insert)), None)
+    if first is not None and look(connection, name_of(first)) is None:  # as a rule a batch of new keys ends here
         return False
+    wanted = [name_of(op) for op in ops if isinstance(op, Insert)]
     ids = json.dumps([identifier for _, identifier in wanted])
     return set(wanted) <= set(connection.execute(schema.PRESENT, (ids,)).fetchall())
 
