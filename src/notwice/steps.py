@@ -121,7 +121,6 @@ class Steps:
             if (at_home := is_step_at_home(data)) is not None and not self._is_below_a_kept_one(label)
         }
         self._counts: dict[str, int] = {}
-        self._asked = False
         self._running: set[str] = set()
         self._unwritten: dict[str, Step] = {}
         self._wakes: list[Callable[[], None]] = []
@@ -139,7 +138,6 @@ class Steps:
         path = _RESERVED.sub(r"\\\g<0>", name)
         path, counts = (path, self._counts) if around is None else (f"{around.label}/{path}", around._counts)
         with self._lock:
-            self._asked = True
             if path in self._running:
                 raise StepRunning(path, operation=self._owner.operation)
             self._running.add(path)
@@ -211,7 +209,7 @@ class Steps:
     def check_all_asked(self) -> None:
         """Raise `StepsChanged` if the handler ends without having asked for every step that is kept."""
         with self._lock:
-            if self._changed or (self._unasked and self._asked):
+            if self._changed or self._unasked:
                 raise self._refusal("")
 
     def _refusal(self, label: str) -> StepsChanged:
