@@ -29,6 +29,10 @@ class HeldKeys:
     def __init__(self) -> None:
         self._until: dict[Name, float] = {}
 
+    def __bool__(self) -> bool:
+        """Whether any key may be held."""
+        return bool(self._until)
+
     def note(self, ops: Iterable[Op]) -> None:
         """A key of theirs is held; what was noted long ago is forgotten."""
         now = time.monotonic()

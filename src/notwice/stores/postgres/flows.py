@@ -41,8 +41,8 @@ def applying(ops: Sequence[Op], dialect: Dialect, held: HeldKeys) -> Generator[S
     """
     if len(ops) == 1:
         return [(yield from _applying_one(ops[0], dialect, held))]
-    apart = {index: op for index, op in enumerate(ops) if held.has(op)}
-    together = {index: op for index, op in enumerate(ops) if index not in apart}
+    together = dict(enumerate(ops))
+    apart = {index: together.pop(index) for index, op in enumerate(ops) if held.has(op)} if held else {}
     outcomes = (yield from _together(together, dialect, held)) | (yield from _one_by_one(apart, dialect, held))
     return replies_or_raise([outcomes[index] for index in range(len(ops))])
 
@@ -64,9 +64,9 @@ def _together(ops: Mapping[int, Op], dialect: Dialect, held: HeldKeys) -> _Outco
                 raise
             return replies | (yield from _one_by_one({index: ops[index] for index in order}, dialect, held))
         found = list(map(found_of, rows))
-        replies |= {
-            index: each.reply(op) for index, op, each in zip(order, asked, found, strict=True) if not each.raced(op)
-        }
+        for index, op, each in zip(order, asked, found, strict=True):
+            if each.won or not each.raced(op):
+                replies[index] = each.reply(op)
         order = [index for index in order if index not in replies]
     if order:
         raise _too_much_in_between()

@@ -75,13 +75,9 @@ def insert_at_once(op: Insert, dialect: Dialect) -> Statement:
 
 
 def _batch_row(op: Op) -> tuple[object, ...]:
-    match op:
-        case Get(namespace, identifier):
-            return (identifier, namespace, *_GET_COLUMNS)
-        case Insert(record):
-            return (*_columns(record), None)
-        case Swap(record, expected_etag):
-            return (*_columns(record), expected_etag)
+    if isinstance(op, Get):
+        return (op.id, op.namespace, *_GET_COLUMNS)
+    return (*_columns(op.record), op.expected_etag if isinstance(op, Swap) else None)
 
 
 def _columns(record: Record) -> tuple[object, ...]:
@@ -92,8 +88,8 @@ def _columns(record: Record) -> tuple[object, ...]:
         record.namespace,
         record.etag,
         record.scope,
-        record.state.value,
-        record.released.value,
+        record.state._value_,
+        record.released._value_,
         min(record.terms.lease_ms, AGE_UNKNOWN_MS),
         record.created_ms,
         NEVER if after_ms is None else min(after_ms, _MAX_AFTER_MS),
