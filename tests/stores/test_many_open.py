@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections.abc import Callable
@@ -17,7 +18,9 @@ from notwice.stores.sqlite import SqliteStore
 from notwice.testing import VirtualClock
 from notwice.testing.conformance.records import NAMESPACE, insert, new_record
 
-OPEN = 100_000
+OPEN = int(os.environ.get("NOTWICE_OPEN_RECORDS", "100000"))
+"""How many. A long run has ten million."""
+
 STEPS_MAX = 5_000
 """Steps of SQLite's machine that one call may take. A look at each of the records would take at least one a record."""
 
