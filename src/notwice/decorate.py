@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Mapping
-from types import AsyncGeneratorType, CoroutineType, GeneratorType
-from typing import Any, NamedTuple, TypeVar, cast, get_type_hints
+from types import AsyncGeneratorType, CoroutineType, FunctionType, GeneratorType
+from typing import Any, Final, NamedTuple, TypeVar, cast, get_type_hints
 
 from notwice.codec import check_encodable
 from notwice.identity import fill_key, fill_scope, template_fields
@@ -15,6 +15,8 @@ _T = TypeVar("_T")
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _RECEIVERS = ("self", "cls")
+_STILL_TO_RUN: Final = (GeneratorType, CoroutineType, AsyncGeneratorType)
+_LAZY: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 class Named(NamedTuple):
@@ -88,6 +90,8 @@ class Target:
 
 def refuse_lazy(function: Callable[..., Any], *, asynchronous: bool) -> None:
     """Raise `TypeError` for a function whose call does not run it: its effect would come after its operation's end."""
+    if type(function) is FunctionType and not function.__code__.co_flags & _LAZY and not function.__dict__:
+        return  # a plain function, which nothing marks as another kind; the longer look takes microseconds
     inner: Any = function
     while isinstance(inner, functools.partial):
         inner = inner.func
@@ -110,7 +114,7 @@ def isawaitable(value: object) -> bool:
 def computed(value: _T) -> _T:
     """Give what a handler returned. Raises `TypeError` if that is still to run: the operation is then suspended."""
     kind = type(value)
-    if issubclass(kind, GeneratorType | CoroutineType | AsyncGeneratorType) or isawaitable(value):
+    if issubclass(kind, _STILL_TO_RUN) or isawaitable(value):
         if issubclass(kind, CoroutineType):
             cast("Coroutine[Any, Any, Any]", value).close()
         message = f"the handler returned a {kind.__name__} that has not run; return its result instead"

@@ -374,9 +374,12 @@ def _replayed(outcome: Replay) -> Done:
     return Done(value, replayed=True, operation=operation)
 
 
+_OF_RECONCILE: Final = (Applied, Verdict)
+
+
 def check_result(value: object) -> None:
     """Raise `TypeError` for what only a reconcile function says: taken for a result, it would finish the operation."""
-    if issubclass(type(value), Applied | Verdict):  # a value may raise when it is looked at any closer
+    if issubclass(type(value), _OF_RECONCILE):  # a value may raise when it is looked at any closer
         said = value.name if isinstance(value, Verdict) else "Applied(...)"
         message = (
             f"the handler returned {said}, which is what a reconcile function says: return the result itself, and "
