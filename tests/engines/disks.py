@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -20,6 +20,7 @@ from notwice import StoreUnavailable
 from notwice.stores import open_store
 from notwice.testing.conformance.records import insert, new_record, stored
 from tests.engines.claims import Claims, missing_in
+from tests.engines.private import wait_until
 
 CUTS = int(os.environ.get("NOTWICE_POWER_CUTS", "20"))
 CONTROL_CUTS_MAX = 20
@@ -48,7 +49,13 @@ class Disk:
         run("mount", "-t", self.kind, self.device, str(self.mounted_at))
 
     def unmount(self) -> None:
-        run("umount", str(self.mounted_at))
+        """Unmount it. The kernel may be busy with it for a moment after a server has ended."""
+        wait_until(self._is_unmounted)
+
+    def _is_unmounted(self) -> bool:
+        with suppress(subprocess.CalledProcessError):
+            run("umount", str(self.mounted_at))
+        return not self.mounted_at.is_mount()
 
     def cut_power(self) -> None:
         """From now on nothing reaches the disk; what was not synced is lost."""

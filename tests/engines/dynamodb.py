@@ -1,4 +1,7 @@
-"""A private emulator of DynamoDB. It carries out one write at a time, as the service does for one item."""
+"""A private emulator of DynamoDB. It carries out one write at a time, as the service does for one item.
+
+It is served by uvicorn: the server that it brings takes twice the processor for a request.
+"""
 
 import fcntl
 import itertools
@@ -98,7 +101,8 @@ def dynamodb_server() -> Iterator[Server]:
             "TMPDIR": folder,
         }
         given = [f"{name}={value}" for name, value in settings.items()]
-        command = ["/usr/bin/env", "-i", *given, str(python()), "-m", "ministack"]
+        serve = ["-m", "uvicorn", "ministack.app:app", "--host", "127.0.0.1", "--port", str(port)]
+        command = ["/usr/bin/env", "-i", *given, str(python()), *serve, "--log-level", "warning", "--no-access-log"]
         server = Server(command, port=port, log=folder / "log", own_user=True)
         try:
             yield server

@@ -22,8 +22,8 @@ from notwice.model import Get
 from notwice.stores.port import Store
 from notwice.testing.conformance.engine import running_loop
 from notwice.testing.conformance.processes import Driven, owns
+from tests.engines.private import wait_until
 from tests.engines.proxy import Proxy
-from tests.engines.redis import wait_until
 from tests.sources import ROOT
 
 T = TypeVar("T")

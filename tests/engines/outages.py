@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from notwice import Guard, OperationInProgress, Policy, StoreUnavailable
-from tests.engines.private import Server
-from tests.engines.redis import wait_until
+from tests.engines.private import Server, wait_until
 
 CALLERS = 8
 KILLS = 3

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -51,6 +52,14 @@ def server_folder() -> Iterator[Path]:
 def listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = START_S) -> None:
+    """Ask again and again until something holds."""
+    until, never = time.monotonic() + seconds, threading.Event()
+    while not holds():
+        assert time.monotonic() < until, "it never came true"
+        never.wait(0.002)
 
 
 class Server:

@@ -6,15 +6,13 @@ import os
 import shutil
 import socket
 import subprocess
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import redis
 
-from tests.engines.private import GROUP, START_S, USER, Server, missing, server_folder
+from tests.engines.private import GROUP, START_S, USER, Server, missing, server_folder, wait_until
 
 REDIS, VALKEY = "redis", "valkey"
 KINDS = [REDIS, VALKEY]
@@ -151,14 +149,6 @@ def redis_cluster(kind: str, settings: Sequence[str] = (), *, node_timeout_ms: i
         subprocess.run(make, check=True, capture_output=True, timeout=START_S)
         wait_until(lambda: all(_is_at_rest(node) for node in nodes))
         yield Cluster(nodes)
-
-
-def wait_until(holds: Callable[[], bool], seconds: float = START_S) -> None:
-    """Ask again and again until something holds."""
-    until, never = time.monotonic() + seconds, threading.Event()
-    while not holds():
-        assert time.monotonic() < until, "it never came true"
-        never.wait(0.02)
 
 
 def _is_at_rest(node: RedisServer) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from notwice import Guard, NotwiceError, Operation, Policy, rerun
 
-POLICY = Policy(recovery=rerun)
+POLICY = Policy(recovery=rerun, store_timeout=20)
 
 
 def begin(guard: Guard, key: str, effects: Path) -> str:

@@ -1,8 +1,4 @@
-"""Races on DynamoDB. The emulator takes 400 requests a second, and a race on 300 keys is 24,000 of them.
-
-So event loops, whose requests are the same, sent from the same threads, have fewer keys here, and processes, too. With
-300 keys tasks passed in 88 seconds.
-"""
+"""Races on DynamoDB. A race on 300 keys is 24,000 requests, so processes have fewer keys here."""
 
 from pathlib import Path
 
@@ -11,17 +7,19 @@ import pytest
 from tests.engines.dynamodb import Table
 from tests.engines.races import race_processes, race_tasks, race_threads
 
+KEYS = 300
+
 
 @pytest.mark.slow
 def test_threads(table: Table) -> None:
     """P1 to P5, C01, C06: 16 threads on 300 keys: one first owner, one taker, no way back, equal replays."""
-    race_threads(table.url, 300)
+    race_threads(table.url, KEYS)
 
 
 @pytest.mark.slow
 async def test_tasks(table: Table) -> None:
     """P1 to P5, C01: the same for 16 tasks of an event loop."""
-    await race_tasks(table.url, 60)
+    await race_tasks(table.url, KEYS)
 
 
 @pytest.mark.slow

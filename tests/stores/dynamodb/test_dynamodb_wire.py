@@ -23,9 +23,8 @@ from notwice.model import Insert, Query
 from notwice.stores import open_store
 from notwice.testing.conformance.records import get, insert, new_record, stored
 from tests.engines.dynamodb import Table, dynamodb_server, new_table
-from tests.engines.private import Server
+from tests.engines.private import Server, wait_until
 from tests.engines.proxy import Proxy
-from tests.engines.redis import wait_until
 
 POLICY = Policy(lease=300, store_timeout=5)
 ANSWER_BYTES = 600

@@ -15,9 +15,8 @@ from notwice.stores.mysql.store import MysqlStore
 from notwice.stores.urls import parsed
 from tests.engines.faults import FaultCases, Subject
 from tests.engines.mariadb import MariadbServer, mariadb_server, program
-from tests.engines.private import as_user, server_folder
+from tests.engines.private import as_user, server_folder, wait_until
 from tests.engines.proxy import Proxy
-from tests.engines.redis import wait_until
 
 
 @pytest.fixture

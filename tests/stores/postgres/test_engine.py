@@ -1,8 +1,7 @@
 """What is special about PostgreSQL: locks, rivals that commit in between, settings, standbys, round trips."""
 
 import asyncio
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -34,6 +33,7 @@ from notwice.stores.tables import HeldKeys
 from notwice.stores.urls import parsed
 from notwice.testing.conformance.records import at_once, finished, followed, insert, new_record, one, stored, swap
 from tests.engines.postgres import PostgresServer
+from tests.engines.private import wait_until
 
 WAIT_S = 20
 
@@ -60,15 +60,6 @@ def open_transaction(server: PostgresServer) -> Iterator[psycopg.Connection]:
     with psycopg.connect(f"postgresql://notwice@127.0.0.1:{server.port}/postgres") as connection:
         yield connection
         connection.rollback()
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    for _ in range(WAIT_S * 1000):
-        if condition():
-            return
-        pause.wait(0.001)
-    raise AssertionError("it did not come to that")
 
 
 def waits_for_a_lock(server: PostgresServer) -> bool:

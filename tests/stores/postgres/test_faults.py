@@ -1,8 +1,6 @@
 """PostgreSQL that is slow, silent, killed, cut off, or a standby; and what its connections hold."""
 
 import asyncio
-import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -18,6 +16,7 @@ from notwice.stores.urls import parsed
 from notwice.testing.conformance.records import new_record
 from tests.engines.faults import FACES, FaultCases, Subject
 from tests.engines.postgres import PACKAGED, PostgresServer, postgres_server
+from tests.engines.private import wait_until
 from tests.engines.proxy import Proxy
 
 
@@ -127,11 +126,3 @@ def applier(face: str, url: str) -> Callable[[Record], object]:
 
 def shown(connection: object, name: str) -> str:
     return str(connection.execute(f"SHOW {name}").fetchone()[0])  # type: ignore[attr-defined]  # it is a connection
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    until = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < until, "it did not come to that"
-        pause.wait(0.005)

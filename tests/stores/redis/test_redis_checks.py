@@ -17,7 +17,8 @@ from notwice.stores.redis.settings import settings_of
 from notwice.stores.redis.store import Plan, RedisStore
 from notwice.stores.urls import parsed
 from notwice.testing.conformance.records import get, new_record
-from tests.engines.redis import REDIS, Cluster, RedisServer, redis_server, wait_until
+from tests.engines.private import wait_until
+from tests.engines.redis import REDIS, Cluster, RedisServer, redis_server
 
 SAFE = {
     "role": "master",

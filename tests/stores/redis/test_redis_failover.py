@@ -19,6 +19,7 @@ from notwice.stores.shared import PartlyDone
 from notwice.stores.urls import parsed
 from notwice.testing.conformance.records import get, insert, new_record
 from tests.engines.claims import Claims, missing_in
+from tests.engines.private import wait_until
 from tests.engines.redis import (
     REDIS,
     SAFE,
@@ -28,7 +29,6 @@ from tests.engines.redis import (
     is_master,
     redis_cluster,
     redis_server,
-    wait_until,
 )
 
 HASTY = Policy(lease=60, store_timeout=3)
