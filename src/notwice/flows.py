@@ -266,19 +266,24 @@ def move(
     raise ContentionError(message)
 
 
-def move_within(own: Ownership, change: Change, *, new_etag: NewEtag) -> Generator[Op, Reply, Record]:
+def move_within(
+    own: Ownership, change: Change, *, begun_there: bool, new_etag: NewEtag
+) -> Generator[Op, Reply, Record]:
     """Carry out one owner's move on the caller's own transaction, on top of what the owner wrote there before.
 
     Nothing counts before that transaction is committed, which only the caller sees: so the owner goes on from the
     record that it knows, and finds what was committed when it is refused. Raises `OwnershipLost`, and `OperationEnded`
     if it was finished before: by an earlier transaction, whose commit this owner may not have heard of, so that the
-    rows of this one must not be committed, too.
+    rows of this one must not be committed, too. Where the record is not there, nobody else has it, and the same two
+    errors say what to do: it was undone with a savepoint, if it was `begun_there`, or is too new to be seen.
     """
     base = own.record
     for _ in range(core.READS_MAX):
         target = change(base, new_etag())
         own.unconfirmed[target.etag] = target
         reply = yield make_swap((target, base.etag))
+        if reply.record is None:
+            yield from _check_shown(own, begun_there=begun_there)
         landed = target if reply.won else _landed(own, reply)
         if landed is None:
             raise _lost(own, reply)
@@ -292,13 +297,19 @@ def move_within(own: Ownership, change: Change, *, new_etag: NewEtag) -> Generat
     raise ContentionError(message)
 
 
+def look_for_end(own: Ownership) -> Generator[Op, Reply, None]:
+    """Look whether the caller's transaction has finished the operation, and was committed. Changes nothing there."""
+    landed = _landed(own, (yield Get(own.record.namespace, own.record.id)))
+    if landed is not None and landed.terminal:
+        own.end(landed)
+
+
 def after_a_transaction(own: Ownership, move: Generator[Op, Reply, Record]) -> Generator[Op, Reply, Record]:
     """Look whether the caller's transaction has finished the operation, before `move` is tried."""
     with suppress(StoreUnavailable):
-        landed = _landed(own, (yield Get(own.record.namespace, own.record.id)))
-        if landed is not None and landed.terminal:
-            own.end(landed)
-            return landed
+        yield from look_for_end(own)
+        if own.ended:
+            return own.record
     return (yield from move)
 
 
@@ -320,6 +331,23 @@ def _check_repeated(own: Ownership, landed: Record, target: Record) -> Generator
     if (landed.state, landed.result) != (target.state, target.result):
         message = f"operation {landed.id} is over: it is {landed.state} in this transaction already"
         raise OperationEnded(message)
+
+
+def _check_shown(own: Ownership, *, begun_there: bool) -> Generator[Op, Reply, None]:
+    """Say why the caller's transaction does not show the record, if it is nobody else's for that."""
+    if begun_there:
+        message = (
+            f"operation {own.record.id} is over: what it was begun in was rolled back, to a savepoint. Nothing of it "
+            "is there; begin the operation again"
+        )
+        raise OperationEnded(message)
+    committed = (yield Get(own.record.namespace, own.record.id)).record
+    if isinstance(committed, Record) and committed.etag == own.record.etag:
+        message = (
+            f"operation {own.record.id} was begun after this transaction, which does not see it; roll back and try it "
+            "again."
+        )
+        raise ContentionError(message)
 
 
 def _lost(own: Ownership, reply: Reply) -> OwnershipLost:

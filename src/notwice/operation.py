@@ -10,7 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, cast
 
-from notwice import core
+from notwice import core, flows
 from notwice.codec import check_encodable
 from notwice.decorate import computed, isawaitable, refuse_lazy, returned
 from notwice.errors import NotwiceError, OwnershipLost, StoreUnavailable
@@ -19,7 +19,7 @@ from notwice.operation_base import BEAT, CURRENT, Move, OperationBase
 from notwice.results import OMITTED
 from notwice.runtime import drive, drive_async, drive_within, drive_within_async
 from notwice.steps import Step
-from notwice.stores.port import AsyncJoined, AsyncStore, Joined, Store, joined, joined_async
+from notwice.stores.port import AsyncJoined, AsyncStore, Fate, Joined, Store, joined, joined_async
 
 _T = TypeVar("_T")
 
@@ -178,12 +178,31 @@ class Operation(OperationBase):
             self._unproven = True  # what is no open transaction may have committed the rows already
             raise
         try:
-            drive_within(self._flow_within(move), cast("Joined", store))
+            written = drive_within(self._flow_within(move), cast("Joined", store))
         except OwnershipLost as error:
             self._failed(error)
             raise
         if move.ends:
-            self._joined = store
+            self._ended_on(store, written)
+
+    def _look_back(self, error: BaseException | None) -> bool:
+        """Find out what became of an end on the caller's transaction. Gives whether nothing is left to be done."""
+        joined = cast("Joined", self._joined)
+        with self._hold.gate.turn:
+            fate = joined.fate(self._written) if joined.is_open() else None
+            if fate is Fate.OPEN:
+                self._judge(fate, error)
+                return error is None  # what comes of it is not known yet
+            try:
+                drive(flows.look_for_end(self._own), self._runtime, self._policy.store_timeout_seconds)
+            except StoreUnavailable:
+                if self._within is not None:
+                    return True
+            if not self._own.ended:
+                self._judge(joined.fate(self._written) if fate is None else fate, error)
+                return False
+        self._found()
+        return True
 
     def __enter__(self) -> Self:
         self._home = self._lane()
@@ -197,13 +216,17 @@ class Operation(OperationBase):
         self._runtime.heart.remove(self._hold)  # first: whatever interrupts the rest, nobody is at work any more
         if self._is_over(error):
             return
+        if self.joined and self._look_back(error):
+            return
         try:
             if self._within is None:
                 self._move(self._leaving(error))
         except NotwiceError as failure:
-            if error is not None or (self.joined and isinstance(failure, StoreUnavailable)):
-                return  # what becomes of it is settled behind the caller
-            raise
+            behind = self.joined and isinstance(failure, StoreUnavailable)  # then it is settled behind the caller
+            if error is not None or (behind and self._fate is not Fate.PARTED):
+                return
+            if not behind:
+                raise
         if error is None and not self._own.record.terminal:
             raise self._not_completed()
 
@@ -355,12 +378,31 @@ class AsyncOperation(OperationBase):
             self._unproven = True  # what is no open transaction may have committed the rows already
             raise
         try:
-            await drive_within_async(self._flow_within(move), cast("AsyncJoined", store))
+            written = await drive_within_async(self._flow_within(move), cast("AsyncJoined", store))
         except OwnershipLost as error:
             self._failed(error)
             raise
         if move.ends:
-            self._joined = store
+            self._ended_on(store, written)
+
+    async def _look_back(self, error: BaseException | None) -> bool:
+        """Find out what became of an end on the caller's transaction. Gives whether nothing is left to be done."""
+        joined = cast("AsyncJoined", self._joined)
+        async with self._hold.gate.turn_async:
+            fate = await joined.fate(self._written) if joined.is_open() else None
+            if fate is Fate.OPEN:
+                self._judge(fate, error)
+                return error is None  # what comes of it is not known yet
+            try:
+                await drive_async(flows.look_for_end(self._own), self._runtime, self._policy.store_timeout_seconds)
+            except StoreUnavailable:
+                if self._within is not None:
+                    return True
+            if not self._own.ended:
+                self._judge(await joined.fate(self._written) if fate is None else fate, error)
+                return False
+        self._found()
+        return True
 
     async def __aenter__(self) -> Self:
         self._home = self._lane()
@@ -374,13 +416,17 @@ class AsyncOperation(OperationBase):
         self._runtime.heart.remove(self._hold)  # first: whatever interrupts the rest, nobody is at work any more
         if self._is_over(error):
             return
+        if self.joined and await self._look_back(error):
+            return
         try:
             if self._within is None:
                 await self._move(self._leaving(error))
         except NotwiceError as failure:
-            if error is not None or (self.joined and isinstance(failure, StoreUnavailable)):
-                return  # what becomes of it is settled behind the caller
-            raise
+            behind = self.joined and isinstance(failure, StoreUnavailable)  # then it is settled behind the caller
+            if error is not None or (behind and self._fate is not Fate.PARTED):
+                return
+            if not behind:
+                raise
         if error is None and not self._own.record.terminal:
             raise self._not_completed()
 

@@ -31,7 +31,7 @@ from notwice.runtime import (
     Runtime,
 )
 from notwice.steps import Step, Steps
-from notwice.stores.port import AsyncJoined, Joined
+from notwice.stores.port import AsyncJoined, Fate, Joined
 
 _MAKING: Final = threading.Lock()
 CURRENT: contextvars.ContextVar[OperationBase] = contextvars.ContextVar("notwice_operation")
@@ -56,6 +56,7 @@ class OperationBase:
 
     __slots__ = (
         "__weakref__",
+        "_fate",
         "_hold",
         "_home",
         "_joined",
@@ -69,6 +70,7 @@ class OperationBase:
         "_told_lost",
         "_unproven",
         "_within",
+        "_written",
         "guarded",
     )
 
@@ -102,6 +104,8 @@ class OperationBase:
         self._home = self._lane()  # the task or thread that runs the handler
         self._within = within  # where a claim on the caller's transaction goes on
         self._joined: Joined | AsyncJoined | None = None  # where a last move was made, which may not be committed
+        self._written = own.record  # what that move wrote
+        self._fate: Fate | None = None  # what became of it, once that was asked for and it is not committed
         self._patient = False  # it is a worker's: who else asks for it has a pace of their own
         self._unproven = False  # its handler has returned or was refused an end, and what it did may stay
         if guarded and within is None:
@@ -229,7 +233,8 @@ class OperationBase:
     def _suspending(self, error: object, answer: Result | None) -> Move:
         kind = type(error).__name__ if isinstance(error, BaseException) else ""
         answer = None if answer is None else result_of(answer)
-        proves = not (self._unproven and self._own.record.terms.atomic)
+        unasked = self.joined and self._fate is None  # it is suspended by hand, after an end on a transaction
+        proves = not ((self._unproven or unasked) and self._own.record.terms.atomic)
         change = partial(
             core.suspended,
             error=told_of(error),
@@ -297,7 +302,9 @@ class OperationBase:
         """The move for a handler that left without one."""
         policy = self._policy
         if error is None and self.joined:
-            return self._suspending("ended on a transaction that was not committed", None)
+            parted = self._fate is Fate.PARTED
+            how = "went back to a savepoint from before that" if parted else "was not committed"
+            return self._suspending(f"ended on a transaction that {how}", None)
         if error is None:
             self._unproven = True
             return self._suspending("left without an answer", None)
@@ -319,18 +326,36 @@ class OperationBase:
         """Whether nothing is left to do for a handler that leaves; who never heard of its loss is to hear of it now."""
         if self._process is not self._runtime.process:
             return True
-        if error is None and not self._own.ended and self._joined is not None and self._within is None:
-            return self._joined.is_open()  # what comes of it is not known yet
+        if error is None and self.joined and not self._own.ended and self._own.pending is None:
+            return False  # it is to be looked for
         if error is None:
             return self.ended and (not self.lost or self._told_lost)
         if self._within is not None:
             return True  # the caller's transaction is rolled back, and the claim with it
         return self._own.ended or self._own.pending is not None  # what was joined may have been rolled back
 
+    def _ended_on(self, store: Joined | AsyncJoined, written: Record) -> None:
+        """Note that a last move was made on the caller's transaction."""
+        self._joined, self._written, self._fate = store, written, None
+
+    def _judge(self, fate: Fate, error: BaseException | None) -> None:
+        """Note what became of an end on the caller's transaction that is not committed.
+
+        An exception says that the whole transaction is rolled back, unless it is known better. Who leaves without one
+        may have committed what was done before a savepoint.
+        """
+        self._fate = fate
+        if fate is Fate.PARTED or (fate is Fate.UNKNOWN and error is None):
+            self._unproven = True
+
+    def _found(self) -> None:
+        """Tell of an end on the caller's transaction that was found to be committed."""
+        self._runtime.tell(str(self._own.record.state), self._own.record)
+        self._runtime.on_end(self._own)
+
     def _not_completed(self) -> NotCompleted:
         if self.joined:
-            happened = "was ended on a transaction that was not committed"
-            left = "it is suspended, and the next retry runs it again"
+            happened, left = self._not_kept()
         elif self._within is not None:
             happened, left = "was left without an answer", "roll its transaction back"
         elif self._unproven and self._policy.atomic:
@@ -342,6 +367,21 @@ class OperationBase:
         else:
             happened, left = "was left without an answer", "it is suspended"
         return NotCompleted(f"operation {self.operation} {happened}; {left}")
+
+    def _not_kept(self) -> tuple[str, str]:
+        """What became of an end on the caller's transaction, and what is left of the operation."""
+        happened = "was ended on a transaction that was not committed"
+        if self._fate is Fate.PARTED:
+            happened = "was ended on a transaction that went back to a savepoint from before that"
+        if self._within is not None:
+            return happened, "nothing is kept of that: roll the transaction back, and begin the operation again"
+        if not self._unproven:
+            return happened, "it is suspended, and the next retry runs it again"
+        left = (
+            "it is suspended, and its recovery policy applies, as for one that is not atomic: what else was done there "
+            "may be committed. End it outside of savepoints, and leave it by an exception where all is rolled back"
+        )
+        return happened, left
 
     def _check_process(self) -> None:
         """Raise in a forked child, before its copy of a gate is waited for: the owner is the parent."""
@@ -442,7 +482,8 @@ class OperationBase:
         return flows.after_a_transaction(self._own, flow) if self.joined else flow
 
     def _flow_within(self, move: Move) -> Generator[Op, Reply, Record]:
-        return flows.move_within(self._own, move.change, new_etag=self._runtime.new_etag)
+        begun_there = self._within is not None
+        return flows.move_within(self._own, move.change, begun_there=begun_there, new_etag=self._runtime.new_etag)
 
     def _failed(self, error: BaseException) -> None:
         if isinstance(error, OwnershipLost):

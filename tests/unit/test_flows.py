@@ -416,7 +416,7 @@ def test_a_move_that_the_table_does_not_have_is_never_sent() -> None:
 
 
 def move_within(own: Ownership, change: flows.Change, *answers: Answer) -> tuple[list[Op], Any]:
-    return talk(flows.move_within(own, change, new_etag=numbered()), *answers)
+    return talk(flows.move_within(own, change, begun_there=False, new_etag=numbered()), *answers)
 
 
 def test_a_move_within_a_transaction_changes_nothing_that_is_known_before_the_commit() -> None:
@@ -441,9 +441,35 @@ def test_a_move_within_a_transaction_goes_on_top_of_its_earlier_ones() -> None:
 def test_a_move_within_a_transaction_on_another_s_record_is_a_loss(stored: Record | None) -> None:
     """P5: as outside of one."""
     own = owner()
-    _asked, error = move_within(own, complete, there(stored))
+    answers = (there(stored),) if stored else (there(None), there(None))
+    _asked, error = move_within(own, complete, *answers)
     assert isinstance(error, OwnershipLost)
     assert own.lost
+
+
+def test_a_record_that_a_transaction_does_not_see_is_not_lost() -> None:
+    """P5: committed after the transaction began, it is still its owner's, who does the transaction again."""
+    own = owner()
+    asked, error = move_within(own, complete, there(None), there(PLAIN))
+    assert asked[1] == Get("n", "idem_1")
+    assert isinstance(error, ContentionError)
+    assert str(error) == (
+        "operation idem_1 was begun after this transaction, which does not see it; roll back and try it again."
+    )
+    assert not own.lost
+
+
+def test_a_claim_that_was_undone_with_a_savepoint_is_over() -> None:
+    """C09: what was begun in a transaction and is not there any more is nobody's: it is begun again."""
+    own = owner()
+    flow = flows.move_within(own, complete, begun_there=True, new_etag=numbered())
+    _asked, error = talk(flow, there(None))
+    assert isinstance(error, OperationEnded)
+    assert str(error) == (
+        "operation idem_1 is over: what it was begun in was rolled back, to a savepoint. Nothing of it is there; begin "
+        "the operation again"
+    )
+    assert not own.lost
 
 
 def test_an_end_may_be_repeated_within_its_transaction_and_by_nothing_else() -> None:

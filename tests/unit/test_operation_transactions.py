@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -63,20 +63,64 @@ def left(operation: Any) -> str:
     return str(caught.value)
 
 
+HELD = (
+    "it is suspended, and its recovery policy applies, as for one that is not atomic: what else was done there may be "
+    "committed. End it outside of savepoints, and leave it by an exception where all is rolled back"
+)
+
+
 @pytest.mark.parametrize("end", ["complete", "fail"])
 def test_an_end_that_was_rolled_back(shop: Shop, end: str) -> None:
-    """T22: leaving finds out that nothing was committed, says so, and the record stays a proof of that."""
+    """P10, T22: leaving finds out that it was not committed, and says so; whether its rows were is not known."""
     operation = shop.own()
     getattr(operation, end)(5, transaction=shop.transaction())
     assert (operation.ended, operation.finishing) == (True, True)
     shop.connection.execute("ROLLBACK")
     assert left(operation) == (
-        f"operation {operation.operation} was ended on a transaction that was not committed; "
-        "it is suspended, and the next retry runs it again"
+        f"operation {operation.operation} was ended on a transaction that was not committed; {HELD}"
     )
     record = shop.view().record
-    assert (record.error, record.terms.atomic) == ("ended on a transaction that was not committed", True)
+    assert (record.error, record.terms.atomic) == ("ended on a transaction that was not committed", False)
+    assert isinstance(shop.own(), Unresolved)
+
+
+def test_an_end_that_was_rolled_back_by_an_exception(shop: Shop) -> None:
+    """P7, T22: who leaves by an exception has rolled back all: the record stays a proof of that, and is run again."""
+    operation = shop.own()
+    with suppress(ZeroDivisionError), operation:
+        operation.complete(5, transaction=shop.transaction())
+        shop.connection.execute("ROLLBACK")
+        raise ZeroDivisionError
     assert shop.own().attempt == 2
+
+
+def test_an_end_that_was_undone_with_a_savepoint(shop: Shop) -> None:
+    """P10, T22: what its transaction does not show any more is not completed, and what it does besides is not known."""
+    operation = shop.own()
+    shop.transaction().execute("SAVEPOINT callers")
+    operation.complete(5, transaction=shop.connection)
+    shop.connection.execute("ROLLBACK TO callers")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(operation._runtime.store, "apply", lambda _: 1 / 0)  # it would wait for the lock of the caller
+        assert left(operation) == (
+            f"operation {operation.operation} was ended on a transaction that went back to a savepoint from before "
+            f"that; {HELD}"
+        )
+    shop.connection.execute("COMMIT")
+    pending = operation._own.pending
+    assert (pending.error, pending.terms.atomic) == (
+        "ended on a transaction that went back to a savepoint from before that",
+        False,
+    )
+
+
+def test_an_end_that_is_suspended_by_hand(shop: Shop) -> None:
+    """P10: who suspends it after ending it on a transaction says that nothing is known, and that is what is kept."""
+    operation = shop.own()
+    operation.complete(5, transaction=shop.transaction())
+    shop.connection.execute("ROLLBACK")
+    operation.suspend()
+    assert not shop.view().record.terms.atomic
 
 
 @pytest.mark.parametrize(("end", "state"), [("complete", State.COMPLETED), ("fail", State.FAILED)])

@@ -29,7 +29,7 @@ from queue import SimpleQueue
 from typing import TypeVar
 
 from notwice.errors import StoreUnavailable
-from notwice.model import Op, Page, Query, RecordView, Reply
+from notwice.model import Op, Page, Query, Record, RecordView, Reply
 from notwice.stores.calls import (
     BATCH_MAX,
     PENDING_MAX,
@@ -45,7 +45,7 @@ from notwice.stores.calls import (
 from notwice.stores.findings import Finding
 from notwice.stores.forks import stand_still_at_forks
 from notwice.stores.interrupts import take_lock
-from notwice.stores.port import AsyncJoined, Joined, Store, joined, loading
+from notwice.stores.port import AsyncJoined, Fate, Joined, Store, joined, loading
 from notwice.stores.shared import closed, no_thread, refuse_repeated_names
 
 T = TypeVar("T")
@@ -273,7 +273,7 @@ class Batching:
         late = time.monotonic() - self._timeout
         for call in calls:
             if call.answered:
-                call.settle()
+                settle((call,))
             elif call.since <= late and self._gives_up(call) and not call.future.done():
                 call.future.set_exception(call.too_late(self._timeout))
 
@@ -436,6 +436,10 @@ class _JoinedInLoop:
     def is_open(self) -> bool:
         """Whether the caller's transaction still goes on."""
         return self._joined.is_open()
+
+    async def fate(self, record: Record) -> Fate:
+        """What became of `record`, which was written here and is not committed."""
+        return self._joined.fate(record)
 
 
 class _Worker:

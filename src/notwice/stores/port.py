@@ -7,10 +7,11 @@ promise, and each bullet is a named case of `notwice.testing.conformance`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 from typing import Final, Protocol, runtime_checkable
 
 from notwice.errors import StoreUnavailable
-from notwice.model import Op, Page, Query, RecordView, Reply
+from notwice.model import Op, Page, Query, Record, RecordView, Reply
 
 
 class KeyLocked(StoreUnavailable):
@@ -132,6 +133,19 @@ class Unlisted(Protocol):
 _NOTHING_TO_JOIN: Final = "this store keeps its records in no database that a caller's transaction could take in"
 
 
+class Fate(Enum):
+    """What became of a write on a caller's transaction that is not committed."""
+
+    OPEN = "open"
+    """The transaction goes on, and the write is part of it."""
+    UNDONE = "undone"
+    """The transaction is over, and nothing of it was committed."""
+    PARTED = "parted"
+    """The write was rolled back, and what else was done on the connection was not, or not yet: by a savepoint."""
+    UNKNOWN = "unknown"
+    """The transaction is over, and which of the last two became of it can't be found out."""
+
+
 class Joined(Protocol):
     """A store's records on a caller's open transaction."""
 
@@ -141,6 +155,13 @@ class Joined(Protocol):
 
     def is_open(self) -> bool:
         """Whether the caller's transaction goes on, as far as its connection knows. Nobody is asked, nothing raised."""
+        ...
+
+    def fate(self, record: Record) -> Fate:
+        """What became of `record`, which was written here and is not committed. Raises nothing.
+
+        The caller's connection is asked only while it is the caller's: a pool may have given it to somebody else.
+        """
         ...
 
 
@@ -153,6 +174,13 @@ class AsyncJoined(Protocol):
 
     def is_open(self) -> bool:
         """Whether the caller's transaction goes on, as far as its connection knows. Nobody is asked, nothing raised."""
+        ...
+
+    async def fate(self, record: Record) -> Fate:
+        """What became of `record`, which was written here and is not committed. Raises nothing.
+
+        The caller's connection is asked only while it is the caller's: a pool may have given it to somebody else.
+        """
         ...
 
 

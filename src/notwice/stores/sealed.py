@@ -10,6 +10,7 @@ from notwice.model import Get, Insert, Op, Page, Query, Record, RecordView, Repl
 from notwice.stores.port import (
     AsyncJoined,
     AsyncStore,
+    Fate,
     Joined,
     PartlyDone,
     Store,
@@ -126,6 +127,10 @@ class _SealedJoined:
         """Whether the caller's transaction still goes on."""
         return self._joined.is_open()
 
+    def fate(self, record: Record) -> Fate:
+        """What became of `record`, which was written here and is not committed."""
+        return self._joined.fate(record)
+
 
 class _AsyncSealedJoined:
     """`AsyncSealedStore` on a caller's transaction."""
@@ -141,6 +146,10 @@ class _AsyncSealedJoined:
     def is_open(self) -> bool:
         """Whether the caller's transaction still goes on."""
         return self._joined.is_open()
+
+    async def fate(self, record: Record) -> Fate:
+        """What became of `record`, which was written here and is not committed."""
+        return await self._joined.fate(record)
 
 
 def _opened_in_part(ops: Sequence[Op], error: PartlyDone, sealing: Sealing) -> PartlyDone:

@@ -6,6 +6,7 @@ What both have in common is that they begin a transaction late: with the first s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from notwice.model import Op, Record, Reply, Swap
@@ -38,6 +39,28 @@ async def async_driver_connection(transaction: object) -> Any:  # noqa: ANN401 -
         connection = await _connection_of(connection)
     await connection.exec_driver_sql(_FIRST_STATEMENT)
     return (await connection.get_raw_connection()).driver_connection
+
+
+def going_on(transaction: object) -> Callable[[], bool]:
+    """Tells later whether the transaction that is open now still is, as far as the object that was handed over knows.
+
+    Who has only the driver's connection may find another transaction on it, or somebody else's: a pool's. Of the
+    driver's connection itself that can't be known, and it is always said to be so.
+    """
+    packages = _packages_of(transaction)
+    given: Any = transaction
+    if "django" in packages:
+        connection = given.connection
+        return lambda: given.in_atomic_block and given.connection is connection
+    if "sqlalchemy" not in packages:
+        return lambda: True
+    if hasattr(given, "driver_connection"):
+        connection = given.driver_connection
+        return lambda: given.driver_connection is connection
+    if not hasattr(given, "exec_driver_sql"):
+        given = _session_connection(given)
+    begun = given.get_transaction()
+    return lambda: begun is not None and given.get_transaction() is begun
 
 
 def is_explained(op: Op, seen: Reply) -> bool:

@@ -3,7 +3,7 @@
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,8 @@ class Ledger:
     """Where the caller's rows are.
 
     `transaction` opens a connection and a transaction on it, and gives what is handed over as ``transaction=``. It
-    commits in the end, or rolls back by an exception. `execute` runs a statement on what it gave.
+    commits in the end, or rolls back by an exception. `execute` runs a statement on what it gave. `nested` is a block
+    within it whose exception rolls back what was done there, as the driver has it, or else by SQL.
     """
 
     url: str
@@ -34,9 +35,25 @@ class Ledger:
     locks_rows: bool = True  # a rival is told at once; else the whole database is locked
     stale: tuple[type[Exception], ...] = ()  # how a transaction is told that it began too early
     committed: Callable[[str], list[tuple[Any, ...]]] = field(default=lambda _: [])
+    blocks: Callable[[Any], AbstractContextManager[Any]] | None = None
+    keeps_book: bool = False  # the server knows of a transaction whether it was committed
 
     def insert(self, transaction: Any, name: str) -> None:
         self.execute(transaction, f"INSERT INTO business (name) VALUES ('{name}')")
+
+    @contextmanager
+    def nested(self, transaction: Any) -> Iterator[None]:
+        if self.blocks is not None:
+            with self.blocks(transaction):
+                yield
+            return
+        self.execute(transaction, "SAVEPOINT callers")
+        try:
+            yield
+        except BaseException:
+            self.execute(transaction, "ROLLBACK TO SAVEPOINT callers")
+            raise
+        self.execute(transaction, "RELEASE SAVEPOINT callers")
 
     def count(self, name: str) -> int:
         """How many rows of that name are committed."""
@@ -120,6 +137,8 @@ def psycopg_ledger(server: PostgresServer, level: str, *, implicit: bool = False
         by_cursor,
         stale=(psycopg.errors.SerializationFailure,),
         committed=committed,
+        blocks=psycopg.Connection.transaction,
+        keeps_book=True,
     )
 
 
@@ -168,8 +187,12 @@ def sqlalchemy_ledger(base: Ledger, address: str, *, session: bool, **options: A
             with engine.begin() as connection:
                 yield connection
 
-    return Ledger(
-        base.url, opened, by_sqlalchemy, base.locks_rows, (sqlalchemy.exc.DBAPIError, *base.stale), base.committed
+    return replace(
+        base,
+        transaction=opened,
+        execute=by_sqlalchemy,
+        stale=(sqlalchemy.exc.DBAPIError, *base.stale),
+        blocks=lambda given: given.begin_nested(),
     )
 
 
@@ -186,5 +209,10 @@ def django_ledger(base: Ledger, names: Sequence[str]) -> Ledger:
         finally:
             connections[name].close()
 
-    stale = (django.db.utils.DatabaseError, *base.stale)
-    return Ledger(base.url, opened, by_cursor, base.locks_rows, stale, base.committed)
+    return replace(
+        base,
+        transaction=opened,
+        execute=by_cursor,
+        stale=(django.db.utils.DatabaseError, *base.stale),
+        blocks=lambda connection: transaction.atomic(using=connection.alias),
+    )

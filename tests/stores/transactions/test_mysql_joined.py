@@ -6,9 +6,12 @@ from typing import Any
 
 import pymysql
 import pytest
+import sqlalchemy
+import sqlalchemy.orm
 from pymysql.cursors import DictCursor
 
-from notwice import AsyncGuard, Guard, InProgress, Operation, Replay
+from notwice import AsyncGuard, Guard, InProgress, Operation, Replay, Unresolved
+from notwice.errors import NotCompleted
 from notwice.operation import AsyncOperation
 from notwice.stores import open_store
 from notwice.stores.mysql.store import MysqlStore
@@ -236,6 +239,52 @@ async def test_an_event_loop(mariadb: MariadbServer) -> None:
             with ledger.transaction() as transaction:
                 await outcome.complete("done", transaction=transaction)
         assert isinstance(await guard.begin("s", "loop"), Replay)
+
+
+@pytest.mark.parametrize("given", ["connection", "session", "raw"])
+def test_whose_connection_it_is(mariadb: MariadbServer, given: str) -> None:
+    """Once its transaction is over nothing is asked on a connection of a pool, for it may be somebody else's by now."""
+    base = pymysql_ledger(mariadb, PG_LEVELS[0])
+    engine = sqlalchemy.create_engine("mysql+pymysql://", creator=lambda: mariadb.connect(autocommit=False))
+    opened: dict[str, Callable[[], Any]] = {
+        "connection": engine.connect,
+        "session": lambda: sqlalchemy.orm.Session(engine),
+        "raw": engine.raw_connection,
+    }
+    with Guard(open_store(base.url), clock=VirtualClock()) as guard:
+        operation = begun(guard, f"whose {given}", policy=ATOMIC)
+        with closing(opened[given]()) as transaction:
+            operation.complete("done", transaction=transaction)
+        with closing(engine.raw_connection()) as others, pytest.MonkeyPatch.context() as patch:
+            base.execute(others, "INSERT INTO business (name) VALUES ('others')")
+            patch.setattr(others.driver_connection, "query", lambda *_: pytest.fail("it was asked"))
+            with pytest.raises(NotCompleted), operation:
+                assert operation._joined.is_open()  # type: ignore[union-attr]  # it was made there
+        assert isinstance(guard.begin("s", f"whose {given}", policy=ATOMIC), Unresolved)
+    engine.dispose()
+
+
+@pytest.mark.parametrize("kind", ["new", "gone"])
+def test_a_connection_with_another_transaction(mariadb: MariadbServer, kind: str) -> None:
+    """C09, P10: a completion that the open transaction does not show is not there; it is told, and held."""
+    base = pymysql_ledger(mariadb, PG_LEVELS[0])
+    with Guard(open_store(base.url), clock=VirtualClock()) as guard, closing(mariadb.connect()) as connection:
+        operation = begun(guard, f"another {kind}", policy=ATOMIC)
+        connection.begin()
+        operation.complete("done", transaction=connection)
+        connection.rollback()
+        connection.begin()
+        with pytest.MonkeyPatch.context() as patch:
+            if kind == "gone":
+                patch.setattr(connection, "query", refused)
+            with pytest.raises(NotCompleted) as caught, operation:
+                pass
+        assert ("went back to a savepoint" in str(caught.value)) is (kind == "new")
+        assert isinstance(guard.begin("s", f"another {kind}", policy=ATOMIC), Unresolved)
+
+
+def refused(*_: object) -> None:
+    raise pymysql.OperationalError(2013, "the connection is gone")
 
 
 def test_a_server_without_returning(mariadb: MariadbServer) -> None:

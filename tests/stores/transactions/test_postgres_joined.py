@@ -8,7 +8,9 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from notwice import Guard, InProgress, Replay
+from notwice import Guard, InProgress, Operation, Replay, Unresolved
+from notwice.errors import ContentionError, NotCompleted, StoreUnavailable
+from notwice.model import State
 from notwice.stores import open_store
 from notwice.stores.postgres.store import PostgresStore
 from notwice.testing import VirtualClock
@@ -21,7 +23,15 @@ from tests.stores.transactions.ledgers import (
     psycopg_ledger,
     sqlalchemy_ledger,
 )
-from tests.stores.transactions.scenarios import ATOMIC, Joining, begun, pay
+from tests.stores.transactions.scenarios import (
+    ATOMIC,
+    Crash,
+    Joining,
+    begun,
+    completed_and_undone,
+    pay,
+    view_of,
+)
 
 
 @pytest.fixture(params=PG_LEVELS)
@@ -178,6 +188,86 @@ def test_two_at_once_on_keys_of_their_own(ledger: Ledger, guard: Guard, key: str
         first.complete("one")
         if ledger.execute(one, "SHOW transaction_isolation") != [("serializable",)]:
             second.complete("two")
+
+
+def test_begun_after_its_transaction(ledger: Ledger, guard: Guard, key: str, level: str) -> None:
+    """C14, P5: above READ COMMITTED what was begun later is not seen; it is not lost, and done in the next one."""
+    with suppress(ContentionError), ledger.transaction() as transaction:
+        ledger.insert(transaction, key)
+        operation = begun(guard, key, policy=ATOMIC)
+        operation.complete("done", transaction=transaction)
+    with operation:
+        if level != PG_LEVELS[0]:
+            assert ledger.count(key) == 0
+            pay(ledger, operation)
+    assert ledger.count(key) == 1
+    assert isinstance(guard.begin("s", key), Replay)
+
+
+# --- what the server knows of a transaction ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bare(postgres: PostgresServer) -> Iterator[Any]:
+    """A connection whose transactions are begun and ended by hand."""
+    with closing(psycopg.connect(address_of(postgres))) as connection:
+        yield connection
+
+
+@pytest.mark.parametrize("level", PG_LEVELS[:1])
+@pytest.mark.parametrize("committed", [False, True])
+def test_left_by_an_exception_after_the_end(ledger: Ledger, guard: Guard, key: str, bare: Any, committed: bool) -> None:
+    """C09, P10: the server tells the rollback of all from one to a savepoint, whatever else the connection does now."""
+    with suppress(Crash), begun(guard, key, policy=ATOMIC) as operation:
+        ledger.insert(bare, key)
+        completed_and_undone(ledger, operation, bare)
+        bare.commit() if committed else bare.rollback()
+        bare.execute("SELECT 'of another transaction'")
+        raise Crash
+    again = guard.begin("s", key, policy=ATOMIC)
+    assert isinstance(again, Unresolved if committed else Operation)
+
+
+@pytest.mark.parametrize("level", PG_LEVELS[:1])
+def test_whose_connection_it_is(ledger: Ledger, guard: Guard, key: str, bare: Any) -> None:
+    """Once its transaction is over nothing is asked on the caller's connection: it may be somebody else's by now."""
+    operation = begun(guard, key, policy=ATOMIC)
+    operation.complete("done", transaction=bare)
+    bare.rollback()
+    bare.execute("SELECT 'of another transaction'")
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(NotCompleted), operation:
+        patch.setattr(psycopg.RawCursor, "execute", lambda *_, **__: pytest.fail("it was asked"))
+    assert isinstance(guard.begin("s", key, policy=ATOMIC), Operation)
+    assert ledger.count(key) == 0
+
+
+@pytest.mark.parametrize("level", PG_LEVELS[:1])
+@pytest.mark.parametrize("away", ["aborted", "closed", "busy", "server"])
+def test_a_transaction_that_can_not_be_asked(guard: Guard, key: str, bare: Any, away: str) -> None:
+    """P9: left while nothing can be said, it is not taken back: if it is committed after all, it is completed."""
+    operation = begun(guard, key, policy=ATOMIC)
+    operation.complete("done", transaction=bare)
+    with pytest.MonkeyPatch.context() as patch, suppress(NotCompleted), operation:
+        if away == "aborted":
+            bare.execute("SAVEPOINT callers")
+            with suppress(psycopg.Error):
+                bare.execute("SELECT 1 / 0")
+        elif away == "closed":
+            patch.setattr(psycopg.RawCursor, "execute", lambda *_, **__: bare.close() or 1 / 0)
+        elif away == "busy":
+            patch.setattr(psycopg.RawCursor, "execute", lambda *_, **__: 1 / 0)
+        else:
+            patch.setattr(PostgresStore, "_carry_out", refused)
+    if away == "aborted":
+        bare.execute("ROLLBACK TO callers")
+    if away != "closed":
+        bare.commit()
+    guard._runtime.clock.advance(1)  # type: ignore[attr-defined]  # a VirtualClock: what was locked is sent again
+    assert view_of(guard, key).state is (State.ACCEPTED if away == "closed" else State.COMPLETED)
+
+
+def refused(*_: object) -> None:
+    raise StoreUnavailable("away")
 
 
 def test_rows_of_the_callers_own_kind(postgres: PostgresServer) -> None:

@@ -36,6 +36,7 @@ class AsyncLedger:
     base: Ledger
     transaction: Callable[[], AbstractAsyncContextManager[Any]]
     execute: Callable[[Any, str], Awaitable[Rows]]
+    nested: Callable[[Any], AbstractAsyncContextManager[Any]]
 
     async def insert(self, transaction: Any, name: str) -> None:
         await self.execute(transaction, f"INSERT INTO business (name) VALUES ('{name}')")
@@ -66,7 +67,7 @@ def asyncpg_ledger(server: PostgresServer, level: str, *, pooled: bool) -> Async
     async def execute(connection: Any, text: str) -> Rows:
         return [tuple(row) for row in await connection.fetch(text)]
 
-    return AsyncLedger(psycopg_ledger(server, level), transaction, execute)
+    return AsyncLedger(psycopg_ledger(server, level), transaction, execute, lambda connection: connection.transaction())
 
 
 def psycopg_async_ledger(server: PostgresServer, level: str) -> AsyncLedger:
@@ -80,7 +81,7 @@ def psycopg_async_ledger(server: PostgresServer, level: str) -> AsyncLedger:
         cursor = await connection.execute(text)
         return await cursor.fetchall() if cursor.description else []
 
-    return AsyncLedger(psycopg_ledger(server, level), transaction, execute)
+    return AsyncLedger(psycopg_ledger(server, level), transaction, execute, psycopg.AsyncConnection.transaction)
 
 
 def sqlalchemy_ledger(server: PostgresServer, level: str, *, driver: str, kind: str) -> AsyncLedger:
@@ -101,7 +102,7 @@ def sqlalchemy_ledger(server: PostgresServer, level: str, *, driver: str, kind: 
         result = await given.execute(sqlalchemy.text(text))
         return [tuple(row) for row in result] if result.returns_rows else []
 
-    return AsyncLedger(psycopg_ledger(server, level), transaction, execute)
+    return AsyncLedger(psycopg_ledger(server, level), transaction, execute, lambda given: given.begin_nested())
 
 
 KINDS: dict[str, Callable[[PostgresServer], AsyncLedger]] = {
@@ -214,6 +215,73 @@ async def test_how_its_transaction_ended_is_known_on_leaving(ledger: AsyncLedger
     view = await guard.lookup("s", f"{key}2")
     assert view is not None
     assert view.state is State.ACCEPTED
+
+
+async def completed_and_undone(ledger: AsyncLedger, operation: AsyncOperation, transaction: Any) -> None:
+    """Complete it in a nested block that is then rolled back."""
+    with suppress(RolledBack):
+        async with ledger.nested(transaction):
+            await operation.complete("undone", transaction=transaction)
+            raise RolledBack
+
+
+@pytest.mark.parametrize("told", [NotCompleted, Crash])
+async def test_a_savepoint_that_is_gone_back_to(
+    ledger: AsyncLedger, guard: AsyncGuard, key: str, told: type[Exception]
+) -> None:
+    """C09, P7, P10: rows were committed without the completion: told on leaving, and never written again.
+
+    Whether it is left before or after the commit, by an exception or not.
+    """
+
+    async def work(operation: AsyncOperation) -> None:
+        async with ledger.transaction() as transaction:
+            await ledger.insert(transaction, key)
+            await completed_and_undone(ledger, operation, transaction)
+        if told is Crash:
+            raise Crash
+
+    with pytest.raises(told):
+        async with await begun(guard, key, policy=ATOMIC) as after:
+            await work(after)
+    assert isinstance(await guard.begin("s", key, policy=ATOMIC), Unresolved)
+    before = await begun(guard, f"{key}2", policy=ATOMIC)
+    async with ledger.transaction() as transaction:
+        await ledger.insert(transaction, key)
+        with pytest.raises(NotCompleted, match="went back to a savepoint"):
+            async with before:
+                await completed_and_undone(ledger, before, transaction)
+    assert isinstance(await guard.begin("s", f"{key}2", policy=ATOMIC), Unresolved)
+
+
+async def test_a_savepoint_that_is_kept(ledger: AsyncLedger, guard: AsyncGuard, key: str) -> None:
+    """C09: completed in a nested block that ends well it is completed, also where another one before was undone."""
+    operation = await begun(guard, key, policy=ATOMIC)
+    async with ledger.transaction() as transaction, operation:
+        await ledger.insert(transaction, key)
+        await completed_and_undone(ledger, operation, transaction)
+        async with ledger.nested(transaction):
+            await operation.complete("done", transaction=transaction)
+    assert isinstance(await guard.begin("s", key), Replay)
+
+
+async def test_begun_after_a_savepoint(ledger: AsyncLedger, guard: AsyncGuard, key: str) -> None:
+    """C09: of what was begun in a nested block that is undone nothing is there; its owner is told, and begins anew."""
+    async with ledger.transaction() as transaction:
+        await ledger.insert(transaction, key)
+        with suppress(RolledBack):
+            async with ledger.nested(transaction):
+                operation = await begun(guard, key, transaction=transaction)
+                await operation.complete("undone")
+                raise RolledBack
+        with pytest.raises(NotCompleted, match="begin the operation again"):
+            async with operation:
+                pass
+        async with await begun(guard, key, transaction=transaction) as again:
+            await again.complete("done")
+    outcome = await guard.begin("s", key)
+    assert isinstance(outcome, Replay)
+    assert outcome.result == "done"
 
 
 async def test_claim_result_and_rows_are_committed_together(ledger: AsyncLedger, guard: AsyncGuard, key: str) -> None:

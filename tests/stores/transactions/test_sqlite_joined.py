@@ -2,13 +2,15 @@
 
 import sqlite3
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from notwice import AsyncGuard, Guard, Operation, Policy, Replay
-from notwice.errors import OwnershipLost, StoreUnavailable
+from notwice import AsyncGuard, Guard, Operation, Policy, Replay, Unresolved
+from notwice.errors import NotCompleted, OwnershipLost, StoreUnavailable
 from notwice.operation import AsyncOperation
 from notwice.stores.sqlite import SqliteStore
 from notwice.testing import VirtualClock
@@ -132,6 +134,22 @@ def test_whatever_the_caller_has_set(path: Path) -> None:
         assert isinstance(guard.begin("s", "k"), Replay)
 
 
+@pytest.mark.parametrize("kind", ["new", "of another thread"])
+def test_a_connection_with_another_transaction(path: Path, kind: str) -> None:
+    """C09, P10: a completion that the open transaction does not show is not there; it is told, and held."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection, Guard.open(url_of(path)) as guard:
+        operation = begun(guard, "k", policy=Policy(atomic=True))
+        connection.execute("BEGIN")
+        operation.complete("done", transaction=connection)
+        connection.execute("ROLLBACK")
+        connection.execute("BEGIN")
+        with ThreadPoolExecutor(1) as pool:
+            leave = partial(operation.__exit__, None, None, None)
+            with pytest.raises(NotCompleted):
+                leave() if kind == "new" else pool.submit(leave).result()
+        assert isinstance(guard.begin("s", "k"), Unresolved)
+
+
 @pytest.mark.parametrize("end", ["commit", "rollback", "close"])
 def test_a_store_that_is_away_after_the_transaction(path: Path, end: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """P9: what was committed is not taken back for it; what was not is made visible behind the caller."""
@@ -193,9 +211,18 @@ async def test_an_event_loop(path: Path) -> None:
             assert isinstance(inner, AsyncOperation)
             async with inner:
                 await inner.complete("too")
+        with closing(sqlite3.connect(path)) as connection, connection:
+            undone = await guard.begin("s", "m", transaction=connection)
+            assert isinstance(undone, AsyncOperation)
+            await undone.complete("never")
+            connection.rollback()
+            connection.execute("INSERT INTO business VALUES ('l')")
+            with pytest.raises(NotCompleted, match="went back to a savepoint"):
+                async with undone:
+                    pass
         assert isinstance(await guard.begin("s", "k"), Replay)
         assert isinstance(await guard.begin("s", "l"), Replay)
-    assert names_in(path) == [("k",)]
+    assert names_in(path) == [("k",), ("l",)]
 
 
 def test_stores_that_nothing_can_join(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ savepoint with it, and is given to the caller as it is. Nothing is tried twice h
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
@@ -23,18 +23,19 @@ from pymysql.connections import Connection
 from pymysql.constants import ER, SERVER_STATUS
 from pymysql.cursors import Cursor
 
-from notwice.model import Get, Insert, Op, Reply, Swap
+from notwice.model import Get, Insert, Op, Record, Reply, Swap
 from notwice.stores.mysql.dialect import LOCK, LOOK, PUT, UPDATE
 from notwice.stores.mysql.place import code_of
 from notwice.stores.mysql.rows import Asked, Found, asked_of, named, replies_to, text_of
 from notwice.stores.mysql.session import Rows
 from notwice.stores.mysql.store import MysqlStore
-from notwice.stores.port import Joined
+from notwice.stores.port import Fate, Joined
 from notwice.stores.shared import KeyLocked, name_of, refuse_repeated_names
 from notwice.stores.tables import answer_while_locked
 from notwice.stores.transactions import (
     another_place,
     driver_connection,
+    going_on,
     no_connection,
     not_open,
     transaction_over,
@@ -68,17 +69,27 @@ def join(store: MysqlStore, transaction: object) -> Joined:
     if _hexadecimal(given) != _hexadecimal(database):
         raise another_place("one to another database of this server")
     quoted = bytes.fromhex(_hexadecimal(database)).decode().replace("`", "``")
-    return JoinedConnection(store, connection, f"`{quoted}`.{store._place.names.records}", wait_s=int(wait_s))
+    table = f"`{quoted}`.{store._place.names.records}"
+    return JoinedConnection(store, connection, table, wait_s=int(wait_s), goes_on=going_on(transaction))
 
 
 class JoinedConnection:
     """A `Joined` on a connection of PyMySQL's, whose own statements wait `wait_s` for locks."""
 
-    def __init__(self, store: MysqlStore, connection: Connection[Any], table: str, *, wait_s: int) -> None:
+    def __init__(
+        self,
+        store: MysqlStore,
+        connection: Connection[Any],
+        table: str,
+        *,
+        wait_s: int,
+        goes_on: Callable[[], bool],
+    ) -> None:
         self._store = store
         self._table = table
         self._connection = connection
         self._wait_s = wait_s
+        self._goes_on = goes_on
         self._begun = False
 
     def apply(self, ops: Sequence[Op]) -> Sequence[Reply]:
@@ -91,6 +102,16 @@ class JoinedConnection:
     def is_open(self) -> bool:
         """Whether the caller's transaction still goes on."""
         return bool(self._connection.open) and _in_transaction(self._connection)
+
+    def fate(self, record: Record) -> Fate:
+        """What became of `record`, which was written here. Once the transaction is over, nobody can tell."""
+        if not self._goes_on() or not self.is_open():
+            return Fate.UNKNOWN
+        try:
+            found = self._look(Get(record.namespace, record.id)).record
+        except pymysql.MySQLError:  # the connection is gone
+            return Fate.UNKNOWN
+        return Fate.OPEN if isinstance(found, Record) and found.etag == record.etag else Fate.PARTED
 
     def _carried_out(self, op: Op) -> Reply:
         if not isinstance(op, Swap):

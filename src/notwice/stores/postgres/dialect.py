@@ -158,6 +158,9 @@ RETURNING true, false, written_ms, created_ms, written_ms, record
 # it fails (40001) if that is not the version which the transaction sees.
 LOCK: Final = "SELECT 1 FROM {table} WHERE id = $1 AND namespace = $2 FOR UPDATE"
 
+# And there, whether a record is as it was written.
+SHOWN: Final = "SELECT 1 FROM {table} WHERE id = $1::text AND namespace = $2::text AND etag = $3::bytea"
+
 LOAD: Final = """
 INSERT INTO {table} (
     id, namespace, etag, scope, state, released, lease_ms, created_ms, written_ms, expires_ms, checksum, record
@@ -220,6 +223,7 @@ class Dialect(NamedTuple):
     load: str
     put: str
     lock: str
+    shown: str
 
 
 def dialect_of(table: str) -> Dialect:
@@ -232,4 +236,4 @@ def dialect_of(table: str) -> Dialect:
 
     swap = for_table(SWAP, "etag = $12 AND sha256(record) = checksum")
     inserts = for_table(INSERT), for_table(INSERT, clock=CLOCK_AT_ONCE)
-    return Dialect(for_table(GET), *inserts, swap, *map(for_table, (BATCH, SCAN, PURGE, LOAD, PUT, LOCK)))
+    return Dialect(for_table(GET), *inserts, swap, *map(for_table, (BATCH, SCAN, PURGE, LOAD, PUT, LOCK, SHOWN)))

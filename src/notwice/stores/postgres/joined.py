@@ -22,8 +22,9 @@ from psycopg import AsyncConnection, AsyncRawCursor, Connection, RawCursor
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
-from notwice.model import Get, Insert, Op, Reply, Swap
-from notwice.stores.port import AsyncJoined, AsyncStore, Joined, Store
+from notwice.errors import StoreUnavailable
+from notwice.model import Get, Insert, Op, Record, Reply, Swap
+from notwice.stores.port import AsyncJoined, Fate, Joined
 from notwice.stores.postgres.async_store import AsyncPostgresStore
 from notwice.stores.postgres.dialect import Dialect
 from notwice.stores.postgres.flows import Rows
@@ -47,24 +48,30 @@ _R = TypeVar("_R")
 
 _LOCKED: Final = "55P03"
 _QUICKER: Final = "40001"
+_ABORTED: Final = "25P02"
 _PSYCOPG: Final = "a connection of psycopg 3"
 
 PLACE: Final = """
-SELECT current_setting('lock_timeout'),
+SELECT current_setting('lock_timeout'), {transaction},
     (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint,
     (SELECT oid::bigint FROM pg_database WHERE datname = current_database()),
     (SELECT pg_class.oid::bigint FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
         WHERE nspname = $1::text AND relname = $2::text),
     (SELECT oid::bigint FROM pg_class WHERE relname = $2::text AND pg_table_is_visible(oid))
 """
-"""Where a connection is: what it waits for a lock; the start of the server, the database and the store's table, which
-no two have in common; and which table it would take for the store's by the order of its schemas."""
+"""Where a connection is: what it waits for a lock, and in which transaction; the start of the server, the database and
+the store's table, which no two have in common; and which table it would take for the store's by the order of its
+schemas."""
+
+STATUS: Final = "SELECT txid_status($1::bigint)"
+"""What became of a transaction: ``in progress``, ``committed`` or ``aborted``. Savepoints make no difference to it."""
 
 
 class Where(NamedTuple):
     """A row of `PLACE`."""
 
     lock_timeout: str
+    transaction: int | None
     server: int
     database: int
     table: int | None
@@ -72,24 +79,42 @@ class Where(NamedTuple):
 
 
 class Around(NamedTuple):
-    """What is sent around a write."""
+    """What is sent around a write, and the transaction that it is part of."""
 
     before: Statement
     undo: Statement
     keep: Statement
+    transaction: int
 
 
-def around(lock_timeout: str) -> Around:
-    """A savepoint, and the short wait for locks; the caller's own was `lock_timeout`. A rollback sets it back, too."""
-    before = f"SAVEPOINT notwice; SET LOCAL lock_timeout = {LOCK_MS}"
-    undo = "ROLLBACK TO SAVEPOINT notwice; RELEASE SAVEPOINT notwice"
-    keep = f"RELEASE SAVEPOINT notwice; SET LOCAL lock_timeout = '{lock_timeout}'"
-    return Around(*(Statement(text, often=False) for text in (before, undo, keep)))
+def around(there: Where) -> Around:
+    """A savepoint, and the short wait for locks instead of the caller's own. A rollback sets that back, too."""
+    texts = (
+        f"SAVEPOINT notwice; SET LOCAL lock_timeout = {LOCK_MS}",
+        "ROLLBACK TO SAVEPOINT notwice; RELEASE SAVEPOINT notwice",
+        f"RELEASE SAVEPOINT notwice; SET LOCAL lock_timeout = '{there.lock_timeout}'",
+    )
+    before, undo, keep = (Statement(text, often=False) for text in texts)
+    assert there.transaction is not None  # it was asked for
+    return Around(before, undo, keep, there.transaction)
 
 
-# --- the conversation: a statement is for the caller's transaction, a get for the store's own connection --------------
+def place_of(names: Names, *, transaction: bool) -> Statement:
+    """Asks where a connection is; with `transaction` also for the number of the open one, which then has one."""
+    text = PLACE.format(transaction="txid_current()" if transaction else "NULL::bigint")
+    return Statement(text, (names.schema, names.table), often=False)
 
-Asked = Statement | Get
+
+# --- the conversations: a statement is for the caller's transaction, all else for the store's own connection ----------
+
+
+class Own(NamedTuple):
+    """A statement for the store's own connection."""
+
+    statement: Statement
+
+
+Asked = Statement | Get | Own
 
 
 def carrying_out(op: Op, dialect: Dialect, around_it: Around) -> Generator[Asked, Any, Reply]:
@@ -143,8 +168,26 @@ def _writing(op: Insert | Swap, dialect: Dialect) -> Generator[Asked, Rows, Foun
     return found_of(rows[0])
 
 
-def check_place(mine: Sequence[Any], given: Sequence[Any], names: Names) -> str:
-    """Refuse a connection whose commit is not the store's; else give its own time-out for locks."""
+def judging(record: Record, dialect: Dialect, transaction: int, *, is_open: bool) -> Generator[Asked, Any, Fate]:
+    """Find out what became of `record`, which was written in a transaction, and is not committed.
+
+    The server knows that of each transaction. As long as this one is in progress, nobody else has its connection.
+    """
+    try:
+        ((status,),) = yield Own(Statement(STATUS, (transaction,), often=False))
+    except StoreUnavailable:
+        return Fate.UNKNOWN
+    if status == "in progress" and is_open:
+        shown = Statement(dialect.shown, (record.id, record.namespace, record.etag), often=False)
+        try:
+            return Fate.OPEN if (yield shown) else Fate.PARTED
+        except Exception as error:  # noqa: BLE001 - whatever a driver raises; an aborted transaction is undecided
+            return Fate.OPEN if getattr(error, "sqlstate", None) == _ABORTED else Fate.UNKNOWN
+    return {"aborted": Fate.UNDONE, "committed": Fate.PARTED}.get(status, Fate.UNKNOWN)
+
+
+def check_place(mine: Sequence[Any], given: Sequence[Any], names: Names) -> Where:
+    """Refuse a connection whose commit is not the store's; else give where it is."""
     here, there = Where(*mine), Where(*given)
     if there.server != here.server:
         raise another_place("one to another server")
@@ -152,7 +195,7 @@ def check_place(mine: Sequence[Any], given: Sequence[Any], names: Names) -> str:
         raise another_place("one to another database of this server")
     if there.visible not in {None, here.table}:
         raise another_place(f"one to another schema, which has a table {names.table} of its own")
-    return there.lock_timeout
+    return there
 
 
 # --- callers that block -----------------------------------------------------------------------------------------------
@@ -165,9 +208,8 @@ def join(store: PostgresStore, transaction: object) -> Joined:
         raise no_connection(transaction, _PSYCOPG)
     _check_psycopg(connection)
     names = store._place.names
-    where = Statement(PLACE, (names.schema, names.table), often=False)
-    (given,) = _asked(connection, where)
-    (mine,) = store._ask(where)
+    (given,) = _asked(connection, place_of(names, transaction=True))
+    (mine,) = store._ask(place_of(names, transaction=False))
     return JoinedConnection(store, connection, around(check_place(mine, given, names)))
 
 
@@ -175,7 +217,7 @@ class JoinedConnection:
     """A `Joined` on a connection of psycopg's."""
 
     def __init__(self, store: PostgresStore, connection: Connection[Any], around_it: Around) -> None:
-        self._store: Store = store
+        self._store = store
         self._dialect = store._place.dialect
         self._connection = connection
         self._around = around_it
@@ -189,6 +231,10 @@ class JoinedConnection:
     def is_open(self) -> bool:
         """Whether the caller's transaction still goes on."""
         return _is_open(self._connection)
+
+    def fate(self, record: Record) -> Fate:
+        """What became of `record`, which was written here and is not committed."""
+        return self._run(judging(record, self._dialect, self._around.transaction, is_open=self.is_open()))
 
     def _run(self, flow: Generator[Asked, Any, _R]) -> _R:
         try:
@@ -207,6 +253,8 @@ class JoinedConnection:
         if isinstance(asked, Get):
             (reply,) = self._store.apply((asked,))
             return reply
+        if isinstance(asked, Own):
+            return self._store._ask(asked.statement)
         return _asked(self._connection, asked)
 
 
@@ -254,9 +302,8 @@ async def join_async(store: AsyncPostgresStore, transaction: object) -> AsyncJoi
         raise no_connection(transaction, "a connection of asyncpg, or of psycopg 3 for event loops")
     given.check()
     names = store._place.names
-    where = Statement(PLACE, (names.schema, names.table), often=False)
-    (there,) = await given.ask(where)
-    (here,) = await store._ask(where)
+    (there,) = await given.ask(place_of(names, transaction=True))
+    (here,) = await store._ask(place_of(names, transaction=False))
     return AsyncJoinedConnection(store, given, around(check_place(here, there, names)))
 
 
@@ -325,7 +372,7 @@ class AsyncJoinedConnection:
     def __init__(
         self, store: AsyncPostgresStore, connection: AsyncpgConnection | PsycopgConnection, around_it: Around
     ) -> None:
-        self._store: AsyncStore = store
+        self._store = store
         self._dialect = store._place.dialect
         self._connection = connection
         self._around = around_it
@@ -339,6 +386,11 @@ class AsyncJoinedConnection:
     def is_open(self) -> bool:
         """Whether the caller's transaction still goes on."""
         return self._connection.is_open()
+
+    async def fate(self, record: Record) -> Fate:
+        """What became of `record`, which was written here and is not committed."""
+        flow = judging(record, self._dialect, self._around.transaction, is_open=self.is_open())
+        return await self._run(flow)
 
     async def _run(self, flow: Generator[Asked, Any, _R]) -> _R:
         try:
@@ -357,4 +409,6 @@ class AsyncJoinedConnection:
         if isinstance(asked, Get):
             (reply,) = await self._store.apply((asked,))
             return reply
+        if isinstance(asked, Own):
+            return await self._store._ask(asked.statement)
         return await self._connection.ask(asked)

@@ -11,12 +11,13 @@ What others have committed is read on the store's own connection, which waits fo
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from notwice.codec import encode_record
-from notwice.model import Get, Insert, Op, Reply, Swap, Unreadable
+from notwice.model import Get, Insert, Op, Record, Reply, Swap, Unreadable
+from notwice.stores.port import Fate
 from notwice.stores.shared import name_of, refuse_repeated_names
 from notwice.stores.sqlite import schema
 from notwice.stores.sqlite.connection import is_busy
@@ -25,6 +26,7 @@ from notwice.stores.sqlite.store import Found, SqliteStore, _identity_of, _reply
 from notwice.stores.transactions import (
     another_place,
     driver_connection,
+    going_on,
     is_explained,
     no_connection,
     not_open,
@@ -41,15 +43,16 @@ def join(store: SqliteStore, transaction: object) -> JoinedFile:
     if not connection.in_transaction and not begins_itself:
         raise not_open("it is in autocommit mode; execute BEGIN IMMEDIATE before")
     _check_file(store, connection)
-    return JoinedFile(store, connection)
+    return JoinedFile(store, connection, going_on(transaction))
 
 
 class JoinedFile:
     """A `Joined` in the store's file."""
 
-    def __init__(self, store: SqliteStore, connection: sqlite3.Connection) -> None:
+    def __init__(self, store: SqliteStore, connection: sqlite3.Connection, goes_on: Callable[[], bool]) -> None:
         self._store = store
         self._connection = connection
+        self._goes_on = goes_on
         self._begun = connection.in_transaction
 
     def apply(self, ops: Sequence[Op]) -> Sequence[Reply]:
@@ -63,6 +66,17 @@ class JoinedFile:
             return self._connection.in_transaction
         except sqlite3.ProgrammingError:  # the connection is closed
             return False
+
+    def fate(self, record: Record) -> Fate:
+        """What became of `record`, which was written here. Once the transaction is over, nobody can tell."""
+        if not self._goes_on() or not self.is_open():
+            return Fate.UNKNOWN
+        try:
+            with _as_made(self._connection) as cursor:
+                row = look(cursor, (record.namespace, record.id))
+        except sqlite3.Error:  # closed since, or of another thread by now
+            return Fate.UNKNOWN
+        return Fate.OPEN if row is not None and row.etag == record.etag else Fate.PARTED
 
     def _carried_out(self, op: Op) -> Reply:
         if not isinstance(op, Swap):
