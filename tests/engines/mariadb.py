@@ -79,6 +79,7 @@ def server_on(data: Path, folder: Path, settings: Sequence[str] = (), *, setup: 
     first.write_text(setup, encoding="utf-8")
     given = [f"--datadir={data}", f"--port={port}", "--bind-address=127.0.0.1", f"--socket={folder / 'socket'}"]
     given += [f"--pid-file={folder / 'pid'}", "--skip-name-resolve", "--innodb-buffer-pool-size=64M"]
+    given += [f"--tmpdir={folder}"]  # a server deletes what it finds of temporary tables, whoever uses them
     given += ["--innodb-log-file-size=32M", "--character-set-server=utf8mb4", f"--init-file={first}"]
     command = [program("mariadbd"), "--no-defaults", *given, *settings]
     server = MariadbServer(command, port=port, log=folder / "log", answers=answers)

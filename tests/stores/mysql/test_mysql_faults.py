@@ -1,5 +1,6 @@
 """MariaDB that is slow, silent, killed, cut off, or read-only; and what its connections hold."""
 
+import ssl
 import subprocess
 import time
 from collections.abc import Iterator
@@ -82,6 +83,13 @@ def test_private_connections() -> None:
                 pytest.raises(StoreUnavailable, match="certificate verify failed"),
             ):
                 guard.begin("s", "k")
+
+
+def test_no_authorities_are_read(mariadb: MariadbServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that checks no server reads no authorities of the system: that takes as long as many calls do."""
+    monkeypatch.setattr(ssl.SSLContext, "load_default_certs", None)
+    with Guard.open(mariadb.url()) as guard:
+        assert isinstance(guard.begin("s", "k", request=1), Operation)
 
 
 def test_a_wrong_password(mariadb: MariadbServer) -> None:
