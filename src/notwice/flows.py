@@ -274,16 +274,18 @@ def move_within(
     Nothing counts before that transaction is committed, which only the caller sees: so the owner goes on from the
     record that it knows, and finds what was committed when it is refused. Raises `OwnershipLost`, and `OperationEnded`
     if it was finished before: by an earlier transaction, whose commit this owner may not have heard of, so that the
-    rows of this one must not be committed, too. Where the record is not there, nobody else has it, and the same two
-    errors say what to do: it was undone with a savepoint, if it was `begun_there`, or is too new to be seen.
+    rows of this one must not be committed, too. So is one that was `begun_there`, and undone with a savepoint; where
+    the record is too new for the transaction to see it, `ContentionError` says to begin that again.
     """
     base = own.record
     for _ in range(core.READS_MAX):
         target = change(base, new_etag())
         own.unconfirmed[target.etag] = target
         reply = yield make_swap((target, base.etag))
+        if begun_there and _is_undone(own, reply):
+            raise _undone(own)
         if reply.record is None:
-            yield from _check_shown(own, begun_there=begun_there)
+            yield from _check_seen(own)
         landed = target if reply.won else _landed(own, reply)
         if landed is None:
             raise _lost(own, reply)
@@ -333,14 +335,22 @@ def _check_repeated(own: Ownership, landed: Record, target: Record) -> Generator
         raise OperationEnded(message)
 
 
-def _check_shown(own: Ownership, *, begun_there: bool) -> Generator[Op, Reply, None]:
-    """Say why the caller's transaction does not show the record, if it is nobody else's for that."""
-    if begun_there:
-        message = (
-            f"operation {own.record.id} is over: what it was begun in was rolled back, to a savepoint. Nothing of it "
-            "is there; begin the operation again"
-        )
-        raise OperationEnded(message)
+def _is_undone(own: Ownership, reply: Reply) -> bool:
+    """Whether a claim that was made in the caller's transaction is not there: what was before it is."""
+    prior, found = own.claim.prior, reply.record
+    return found is None if prior is None else isinstance(found, Record) and found.etag == prior.etag
+
+
+def _undone(own: Ownership) -> OperationEnded:
+    message = (
+        f"operation {own.record.id} is over: what it was begun in was rolled back, to a savepoint. Nothing of it is "
+        "there; begin the operation again"
+    )
+    return OperationEnded(message)
+
+
+def _check_seen(own: Ownership) -> Generator[Op, Reply, None]:
+    """Raise if it is not there for the caller's transaction alone: then it is nobody else's."""
     committed = (yield Get(own.record.namespace, own.record.id)).record
     if isinstance(committed, Record) and committed.etag == own.record.etag:
         message = (

@@ -20,7 +20,6 @@ from notwice.stores.port import KeyLocked, PartlyDone, Store
 from notwice.waiting import Alarm, Clock, Gate, Place
 
 BATCH_MAX: Final = 256
-NEVER: Final = -1
 TICKS_PER_SECOND: Final = 20  # heartbeats are due at whole ticks, so that those of one tick share a trip
 ORPHANS_MAX: Final = 10_000  # operations; about 5 MB. Past it the oldest is left to its lease
 RETRY_FIRST: Final = 0.25  # seconds until a write that nobody confirmed is looked after
@@ -59,6 +58,7 @@ class Hold:
         "listener",
         "operation",
         "own",
+        "removed",
         "run_until",
         "tick",
     )
@@ -81,7 +81,8 @@ class Hold:
         self.run_until = run_until
         self.confirmed_at = confirmed_at
         self.forgiving = False
-        self.tick = NEVER
+        self.removed = False  # never again otherwise once it is: a beat may be under way, and must not put it back
+        self.tick = 0
 
 
 def drive_together(
@@ -108,7 +109,10 @@ def drive_together(
 
 
 def _answers(ops: list[Op], apply: Callable[[list[Op]], Iterable[Reply]]) -> list[Reply | StoreUnavailable]:
-    """What became of each operation of a batch. One that stopped the others is found by halves: they have leases."""
+    """What became of each operation of a batch. If one of them stopped all, each by itself: the others have leases.
+
+    So each waits for the locks of others twice at most, and whatever got through at first is not sent again.
+    """
     try:
         return [reply for _, reply in zip(ops, apply(ops), strict=True)]
     except PartlyDone as error:
@@ -116,8 +120,7 @@ def _answers(ops: list[Op], apply: Callable[[list[Op]], Iterable[Reply]]) -> lis
     except (KeyLocked, RecordTooLarge) as error:
         if len(ops) == 1:
             return [error]
-        half = len(ops) // 2
-        return _answers(ops[:half], apply) + _answers(ops[half:], apply)
+        return [outcome for op in ops for outcome in _answers([op], apply)]
     except Exception as error:  # noqa: BLE001 - whatever a store raises or leaves out, its answer is missing
         return [unavailable(error)] * len(ops)
 
@@ -192,21 +195,28 @@ class Heart:
 
     def remove(self, hold: Hold) -> None:
         """Renew it no longer. A beat that is under way goes on; the gate keeps it apart from other moves."""
-        tick, hold.tick = hold.tick, NEVER
+        hold.removed = True  # first: whoever has it in hand meanwhile, a sweep or a beat, sees it
         if hold in self._young:
-            self._young.pop(hold, None)  # a sweep may take it meanwhile, and then sees that it is not to be renewed
+            self._young.pop(hold, None)
             return
         with self._lock:
+            tick = hold.tick
             bucket = self._buckets.get(tick)
             if bucket is not None:
                 bucket.pop(hold, None)
                 if not bucket:
                     del self._buckets[tick]
 
+    def _again(self, hold: Hold, due: float) -> None:
+        """Go on renewing it, unless it was removed meanwhile."""
+        self.add(hold, due)
+        if hold.removed:  # before this; or after it, and whoever did so has looked for it, too
+            self.remove(hold)
+
     def _sort_young(self) -> None:
         for hold in list(self._young):
             self._young.pop(hold, None)
-            if hold.tick != NEVER:
+            if not hold.removed:
                 self._buckets.setdefault(hold.tick, {})[hold] = None
 
     def sweep(self) -> None:
@@ -228,7 +238,7 @@ class Heart:
         now = self._clock.monotonic()
         inside: list[Hold] = []
         for hold in due:
-            gone = hold.tick == NEVER or hold.operation() is None  # it was removed since, or nobody holds it
+            gone = hold.removed or hold.operation() is None  # it was removed since, or nobody holds it
             if gone or hold.own.ended or hold.own.pending is not None:
                 continue
             if hold.run_until <= now:
@@ -236,7 +246,7 @@ class Heart:
             elif hold.gate.acquire(blocking=False):
                 inside.append(hold)
             else:  # a move is under way: it renews the lease, if it succeeds
-                self.add(hold, now + hold.beat_seconds / 4)
+                self._again(hold, now + hold.beat_seconds / 4)
         try:
             beats = [
                 flows.move(hold.own, core.beaten, ends=False, forgiving=False, new_etag=self._new_etag, sends_max=1)
@@ -252,14 +262,14 @@ class Heart:
     def _after(self, hold: Hold, result: object, *, sent_at: float) -> None:
         if hold.own.lost:
             _heard(partial(hold.listener.on_lost, hold.own))
-        elif hold.own.ended or hold.own.pending is not None or hold.tick == NEVER:
+        elif hold.own.ended or hold.own.pending is not None or hold.removed:
             return
         elif isinstance(result, NotwiceError):
             self._tell("heartbeat_failed", hold, type(result).__name__)
-            self.add(hold, self._clock.monotonic() + hold.beat_seconds / 4)
+            self._again(hold, self._clock.monotonic() + hold.beat_seconds / 4)
         else:
             hold.confirmed_at = sent_at
-            self.add(hold, self._clock.monotonic() + hold.beat_seconds)
+            self._again(hold, self._clock.monotonic() + hold.beat_seconds)
 
     def _tell(self, name: str, hold: Hold, detail: str = "") -> None:
         record = hold.own.record

@@ -162,18 +162,21 @@ async def test_tasks_are_told_of_their_own_operations() -> None:
     assert [type(outcome) for outcome in both.outcomes] == [Reply, StoreUnavailable]
 
 
-def test_a_batch_that_fails_as_a_whole_can_be_split(choosy: Choosy) -> None:
-    """T22: if nothing was done of a batch, its error is that of its first operation, of the same kind."""
+def test_nothing_but_locks_is_told_apart_too(choosy: Choosy) -> None:
+    """T22: where each operation of a batch met a lock by itself, each has its own error, and none is sent again."""
     choosy.refused = {f"idem_{key}": KeyLocked(f"{key} is held") for key in "ab"}
-    with pytest.raises(KeyLocked, match="a is held"):
+    with pytest.raises(PartlyDone) as caught:
         choosy.apply([Insert(new_record("a")), Insert(new_record("b"))])
+    assert list(map(str, caught.value.outcomes)) == ["a is held", "b is held"]
+    with pytest.raises(KeyLocked, match="a is held"):
+        choosy.apply([Insert(new_record("a"))])
 
 
 async def test_who_has_gone_is_not_carried_out_alone() -> None:
     """P13: a call of a batch that is split is not carried out any more once its caller has gone."""
     choosy = ChoosyForLoops()
     choosy.go.clear()
-    choosy.blocking.refused = {f"idem_{key}": KeyLocked("held") for key in "abc"}
+    choosy.blocking.locked = {f"idem_{key}" for key in "abc"}
     shared = SharedTrips(choosy, timeout=WAIT_S)
     tasks = [asyncio.create_task(put_async(shared, key)) for key in "abc"]
     await asyncio.sleep(0)
@@ -189,7 +192,7 @@ async def test_who_has_gone_is_not_carried_out_alone() -> None:
 async def test_a_trip_that_is_cancelled_while_it_is_split() -> None:
     """P8: who waits for a trip that somebody cancelled is told so, not left waiting."""
     choosy = ChoosyForLoops()
-    choosy.blocking.refused = {f"idem_{key}": KeyLocked("held") for key in "ab"}
+    choosy.blocking.locked = {"idem_a", "idem_b"}
     shared = SharedTrips(choosy, timeout=WAIT_S)
     callers = [asyncio.create_task(put_async(shared, key)) for key in "ab"]
     await asyncio.sleep(0)
@@ -231,6 +234,27 @@ def test_one_record_stops_no_other_heartbeat(choosy: Choosy, refuse: str, *, sha
         assert lapsed == {held.id}
         assert first.id not in lapsed
         assert len(others) == 5
+
+
+@pytest.mark.parametrize("held", [0, 1, 8])
+@pytest.mark.parametrize("told", ["for all", "for each"])
+def test_how_often_heartbeats_wait_for_locks(choosy: Choosy, held: int, told: str) -> None:
+    """P1, T22: each record is asked for twice at most, so that locks on all of them hold up the others no longer."""
+    clock = VirtualClock()
+    choosy.inner = MemoryStore(clock=clock)
+    with Guard(choosy, clock=clock, policy=Policy(lease=30)) as guard:
+        operations = [guard.begin("pay", f"k{number}") for number in range(8)]
+        ids = [operation.view.record.id for operation in operations if isinstance(operation, Operation)]
+        if told == "for all":
+            choosy.locked = set(ids[:held])
+        else:
+            choosy.refused = {each: KeyLocked("held") for each in ids[:held]}
+        choosy.asked.clear()
+        clock.advance(11)
+        waits = [asked for asked in choosy.asked if not set(ids[:held]).isdisjoint(asked)]
+        assert len(waits) == (0 if not held else held + 1 if told == "for all" else 1)
+        assert len(choosy.asked) == (9 if held and told == "for all" else 1)
+        assert max(sum(each in asked for asked in choosy.asked) for each in ids) <= 2
 
 
 def test_what_is_not_known_is_not_taken_for_locked() -> None:

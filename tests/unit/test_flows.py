@@ -461,15 +461,17 @@ def test_a_record_that_a_transaction_does_not_see_is_not_lost() -> None:
 
 def test_a_claim_that_was_undone_with_a_savepoint_is_over() -> None:
     """C09: what was begun in a transaction and is not there any more is nobody's: it is begun again."""
-    own = owner()
-    flow = flows.move_within(own, complete, begun_there=True, new_etag=numbered())
-    _asked, error = talk(flow, there(None))
-    assert isinstance(error, OperationEnded)
-    assert str(error) == (
-        "operation idem_1 is over: what it was begun in was rolled back, to a savepoint. Nothing of it is there; begin "
-        "the operation again"
-    )
-    assert not own.lost
+    prior = PLAIN._replace(etag=b"prior")
+    for claim, found in ((Claim(created=True), None), (Claim(created=False, prior=prior), prior)):
+        own = Ownership(PLAIN, claim)
+        flow = flows.move_within(own, complete, begun_there=True, new_etag=numbered())
+        _asked, error = talk(flow, there(found))
+        assert isinstance(error, OperationEnded)
+        assert str(error) == (
+            "operation idem_1 is over: what it was begun in was rolled back, to a savepoint. Nothing of it is there; "
+            "begin the operation again"
+        )
+        assert not own.lost
 
 
 def test_an_end_may_be_repeated_within_its_transaction_and_by_nothing_else() -> None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import gc
 import threading
+from collections.abc import Callable
+from itertools import count
+from typing import Any
 
 import pytest
 
 from notwice import (
+    AsyncGuard,
     InProgress,
     Operation,
     OperationEnded,
@@ -16,6 +20,9 @@ from notwice import (
     ResultKind,
     rerun,
 )
+from notwice.model import Get
+from notwice.stores.memory import AsyncMemoryStore
+from notwice.waiting import Clock, Gate
 from tests.unit.worlds import SCOPE, World
 
 ANSWER = Result(ResultKind.HTTP, b"sorry", 500)
@@ -185,6 +192,65 @@ def test_waiters_leave_nothing_behind() -> None:
     world.own()
     world.begin()
     assert world.guard._runtime.waiters.waiting == {}
+
+
+def beating(world: World, call: int, then: Callable[[], None]) -> Clock:
+    """The clock of a heart, which does something else when it is asked for the time that often."""
+    calls = count(1)
+
+    class Interleaved:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(world.clock, name)
+
+        def monotonic(self) -> float:
+            if next(calls) == call:
+                then()
+            return world.clock.monotonic()
+
+    return Interleaved()
+
+
+class Busy(Gate):
+    """The gate of an operation whose owner makes its last move in the moment of the first beat."""
+
+    def __init__(self, move: Callable[[], None]) -> None:
+        super().__init__()
+        self.move: Callable[[], None] | None = move
+
+    def acquire(self, *, blocking: bool = True) -> bool:
+        move, self.move = self.move, None
+        if move is not None:
+            move()
+            return False
+        return super().acquire(blocking=blocking)
+
+
+@pytest.mark.parametrize("moment", ["while its owner moves", "after the beat"])
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_what_was_left_in_the_moment_of_a_heartbeat_lapses(moment: str, *, asynchronous: bool) -> None:
+    """P7: the heart goes on with nothing that its owner has taken out, though the rest of leaving was interrupted."""
+    world = World(lease=300)
+    guard: Any = world.guard
+    operation = world.own()
+    if asynchronous:
+        guard = AsyncGuard(AsyncMemoryStore(world.memory), clock=world.clock)
+        operation = await guard.begin(SCOPE, "of a task")
+    heart, hold = guard._runtime.heart, operation._hold
+
+    def leave() -> None:
+        heart.remove(hold)
+
+    if moment == "after the beat":
+        heart._clock = beating(world, 3, leave)
+    else:
+        hold.gate = Busy(leave)
+    world.clock.advance(101)
+    (before,) = world.memory.apply([Get("", operation.operation)])
+    world.clock.advance(301)
+    (after,) = world.memory.apply([Get("", operation.operation)])
+    assert (after.record, after.written_ms) == (before.record, before.written_ms)
+    assert not heart._buckets
+    assert not heart._young
 
 
 def test_an_operation_that_nobody_holds_lapses() -> None:

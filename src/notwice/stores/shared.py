@@ -108,16 +108,13 @@ def no_thread(error: RuntimeError) -> StoreUnavailable:
 
 
 def replies_or_raise(outcomes: Sequence[Reply | StoreUnavailable]) -> list[Reply]:
-    """The replies to a batch. Raises `PartlyDone`; but the error itself of a single operation, or of nothing but locks.
+    """The replies to a batch. Raises `PartlyDone` if any is missing; but the error itself of a single operation.
 
-    What was not answered is never taken for something that met a lock: it must not be sent again.
+    Each was carried out by itself, or can't be told from that. So nothing that met a lock here is asked for once more.
     """
     replies = [outcome for outcome in outcomes if not isinstance(outcome, StoreUnavailable)]
     if len(replies) == len(outcomes):
         return replies
-    first = outcomes[0]
-    if isinstance(first, StoreUnavailable) and (
-        len(outcomes) == 1 or all(isinstance(outcome, KeyLocked) for outcome in outcomes)
-    ):
-        raise first
+    if len(outcomes) == 1 and isinstance(outcomes[0], StoreUnavailable):
+        raise outcomes[0]
     raise PartlyDone(outcomes)
