@@ -16,6 +16,8 @@ from typing import Any, NoReturn
 import pytest
 
 START_S = 30
+TIMES = int(os.environ.get("NOTWICE_TIMES", "1"))
+"""How many times over races, fail-overs and cuts are tried: ten in a long run."""
 USER, GROUP = "nobody", "nogroup"
 
 

@@ -29,9 +29,11 @@ from notwice import (
 )
 from notwice.stores import open_async_store, open_store
 from notwice.testing import VirtualClock
+from tests.engines.private import TIMES
 from tests.sources import ROOT
 
 RIVALS = 16
+KEYS = 300 * TIMES
 LIVE = Policy(recovery=rerun, lease=300, store_timeout=20)
 STALE = Policy(recovery=rerun, lease=0.001, store_timeout=20)
 
@@ -113,7 +115,9 @@ async def race_tasks(url: str, keys: int) -> None:
     await guard.close()
 
 
-def race_processes(url: str, folder: Path, *, processes: int = 8, keys: int = 100, watches: bool = False) -> None:
+def race_processes(
+    url: str, folder: Path, *, processes: int = 8, keys: int = 100 * TIMES, watches: bool = False
+) -> None:
     """Processes that all begin the same new keys, stale ones and expired ones: one runs each.
 
     `watches`: they look at the stale ones first, for an engine without a clock, where each has to see for itself that
@@ -153,6 +157,6 @@ def _reports(arguments: Sequence[str], processes: int) -> Iterator[dict[str, Any
             racer.stdin.write("go\n")
             racer.stdin.flush()
         for racer in racers:
-            said, _ = racer.communicate(timeout=120)
+            said, _ = racer.communicate(timeout=120 * TIMES)
             assert racer.returncode == 0
             yield json.loads(said)

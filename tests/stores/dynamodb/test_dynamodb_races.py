@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.engines.dynamodb import Table
-from tests.engines.races import race_processes, race_tasks, race_threads
-
-KEYS = 300
+from tests.engines.private import TIMES
+from tests.engines.races import KEYS, race_processes, race_tasks, race_threads
 
 
 @pytest.mark.slow
@@ -25,4 +24,4 @@ async def test_tasks(table: Table) -> None:
 @pytest.mark.slow
 def test_processes(table: Table, tmp_path: Path) -> None:
     """P1, P5, C42: of 8 processes that find the same new, stale and expired keys, one owns each."""
-    race_processes(table.url, tmp_path, keys=15, watches=True)
+    race_processes(table.url, tmp_path, keys=15 * TIMES, watches=True)

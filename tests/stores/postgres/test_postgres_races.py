@@ -5,9 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.engines.postgres import PostgresServer
-from tests.engines.races import race_processes, race_tasks, race_threads
-
-KEYS = 300
+from tests.engines.races import KEYS, race_processes, race_tasks, race_threads
 
 
 @pytest.mark.slow

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.races import race_processes, race_tasks, race_threads
+from tests.engines.private import TIMES
+from tests.engines.races import KEYS, race_processes, race_tasks, race_threads
 from tests.engines.redis import Cluster, RedisServer
 
-KEYS = 300
-KEYS_OF_A_CLUSTER = 60
+KEYS_OF_A_CLUSTER = 60 * TIMES
 
 
 @pytest.mark.slow
@@ -44,4 +44,4 @@ async def test_tasks_on_a_cluster(cluster: Cluster) -> None:
 @pytest.mark.slow
 def test_processes_on_a_cluster(cluster: Cluster, tmp_path: Path) -> None:
     """P1, P5, C42: the same for 8 processes."""
-    race_processes(cluster.url(), tmp_path, keys=40)
+    race_processes(cluster.url(), tmp_path, keys=40 * TIMES)
