@@ -22,10 +22,11 @@ MODULES: Final[dict[str, Module]] = {
     "core": Module(("core.py",), ("unit/test_core.py",)),
     "flows": Module(("flows.py",), ("unit/test_flows*.py",)),
     "exchange": Module(
-        ("http/exchange/[!s]*.py", "http/exchange/settings.py"),
+        ("http/exchange/*.py",),
         (
             *("http/test_exchange*.py", "http/test_keys.py", "http/test_codings.py", "http/test_http_policy.py"),
-            *("http/test_face_*.py", "fuzz/test_corpus.py"),
+            *("http/test_face_*.py", "http/test_asgi.py", "http/test_wsgi.py", "fuzz/test_corpus.py"),
+            *("recovery/test_resend.py", "unit/test_older_guards.py"),
         ),
     ),
     "canonical": Module(
@@ -41,10 +42,17 @@ MODULES: Final[dict[str, Module]] = {
     ),
     "operation": Module(
         ("operation*.py", "steps.py"),
-        ("unit/test_steps*.py", *_RECOVERY, *_GUARD),
+        ("unit/test_steps*.py", "unit/test_guard*.py", *_RECOVERY, *_GUARD),
     ),
     "guard": Module(
         ("guard.py", "guard_base.py", "async_guard.py"),
-        (*_GUARD, "unit/test_guard*.py", "unit/test_unresolved_max.py", "unit/test_purging.py", *_RECOVERY),
+        (
+            *_GUARD,
+            "unit/test_guard*.py",
+            "unit/test_privacy.py",
+            "unit/test_unresolved_max.py",
+            "unit/test_purging.py",
+            *_RECOVERY,
+        ),
     ),
 }
