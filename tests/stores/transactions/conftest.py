@@ -1,4 +1,4 @@
-"""Private servers, each started when the first test asks for it and killed after the last one."""
+"""Private servers, each started when the first test asks for it and killed after the last one, and a guard on them."""
 
 from collections.abc import Callable, Iterator
 
@@ -6,8 +6,12 @@ import django
 import pytest
 from django.conf import settings
 
+from notwice import Guard
+from notwice.stores import open_store
+from notwice.testing import VirtualClock
 from tests.engines.mariadb import MariadbServer, mariadb_server
 from tests.engines.postgres import PACKAGED, PostgresServer, postgres_server
+from tests.stores.transactions.ledgers import LEVELS, Ledger
 
 
 @pytest.fixture(scope="session")
@@ -39,3 +43,24 @@ def django_databases() -> Callable[..., tuple[str, ...]]:
         return names
 
     return added
+
+
+@pytest.fixture(params=LEVELS)
+def level(request: pytest.FixtureRequest) -> str:
+    """Each isolation level that servers have in common."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def guard(ledger: Ledger) -> Iterator[Guard]:
+    """A guard whose heart beats only when it is told to. Each module, or class, has its ledger."""
+    with Guard(open_store(ledger.url), clock=VirtualClock()) as guard:
+        yield guard
+
+
+@pytest.fixture
+def key(request: pytest.FixtureRequest) -> str:
+    """A key, and a row's name, that no other test has."""
+    name: str = request.node.nodeid
+    return name.partition("::")[2].replace("'", "")[-90:]

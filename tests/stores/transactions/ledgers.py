@@ -16,7 +16,7 @@ import sqlalchemy.orm
 from tests.engines.mariadb import MariadbServer
 from tests.engines.postgres import PostgresServer
 
-PG_LEVELS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
+LEVELS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
 CREATE = "CREATE TABLE IF NOT EXISTS business (name VARCHAR(100))"
 
 
@@ -37,6 +37,7 @@ class Ledger:
     committed: Callable[[str], list[tuple[Any, ...]]] = field(default=lambda _: [])
     blocks: Callable[[Any], AbstractContextManager[Any]] | None = None
     keeps_book: bool = False  # the server knows of a transaction whether it was committed
+    patience: tuple[str, str, object] = ("", "", None)  # how it is told to wait for locks, and asked; and the answer
 
     def insert(self, transaction: Any, name: str) -> None:
         self.execute(transaction, f"INSERT INTO business (name) VALUES ('{name}')")
@@ -139,6 +140,7 @@ def psycopg_ledger(server: PostgresServer, level: str, *, implicit: bool = False
         committed=committed,
         blocks=psycopg.Connection.transaction,
         keeps_book=True,
+        patience=("SET LOCAL lock_timeout = '7s'", "SELECT current_setting('lock_timeout')", "7s"),
     )
 
 
@@ -163,7 +165,12 @@ def pymysql_ledger(server: MariadbServer, level: str) -> Ledger:
 
     committed(CREATE)
     return Ledger(
-        server.url(table="records"), transaction, by_cursor, stale=(pymysql.OperationalError,), committed=committed
+        server.url(table="records"),
+        transaction,
+        by_cursor,
+        stale=(pymysql.OperationalError,),
+        committed=committed,
+        patience=("SET SESSION innodb_lock_wait_timeout = 7", "SELECT @@session.innodb_lock_wait_timeout", 7),
     )
 
 

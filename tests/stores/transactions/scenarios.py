@@ -3,77 +3,22 @@
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any
 
 import pytest
 
 from notwice import Guard, InProgress, Mismatch, Operation, Policy, Replay, Unresolved, current_operation
 from notwice.errors import NotCompleted, OperationEnded, OwnershipLost, StoreUnavailable
-from notwice.model import RecordView, State
-from notwice.stores import open_store
-from notwice.testing import VirtualClock
+from notwice.model import State
 from tests.stores.children import in_child
 from tests.stores.transactions.ledgers import Ledger
-
-ATOMIC = Policy(atomic=True)
-BRIEF = Policy(atomic=True, lease=0.05)
-WAIT_S = 20
+from tests.stores.transactions.moves import ATOMIC, BRIEF, WAIT_S, Crash, RolledBack, begun, pay, until, view_of
+from tests.stores.transactions.savepoints import Savepoints
 
 
-class RolledBack(Exception):
-    """Raised to leave a transaction."""
-
-
-class Crash(Exception):
-    """Raised in a handler."""
-
-
-def begun(guard: Guard, key: str, **options: Any) -> Operation:
-    outcome = guard.begin("s", key, **options)
-    assert isinstance(outcome, Operation), outcome
-    return outcome
-
-
-def view_of(guard: Guard, key: str) -> RecordView:
-    view = guard.lookup("s", key)
-    assert view is not None
-    return view
-
-
-def pay(ledger: Ledger, operation: Operation) -> None:
-    """Commit one row together with the operation's result."""
-    with ledger.transaction() as transaction:
-        ledger.insert(transaction, operation.key)
-        operation.complete("done", transaction=transaction)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that a server's clock, or another connection, brings about."""
-    pause = threading.Event()
-    for _ in range(WAIT_S * 100):
-        if condition():
-            return
-        pause.wait(0.01)
-    pytest.fail("it did not come about")
-
-
-class Joining:
+class Joining(Savepoints):
     """The scenarios; a subclass has the fixture ``ledger``."""
-
-    @pytest.fixture
-    def guard(self, ledger: Ledger) -> Iterator[Guard]:
-        """A guard whose heart beats only when it is told to."""
-        with Guard(open_store(ledger.url), clock=VirtualClock()) as guard:
-            yield guard
-
-    @pytest.fixture
-    def key(self, request: pytest.FixtureRequest) -> str:
-        """A key, and a row's name, that no other test has."""
-        name: str = request.node.nodeid
-        return name.partition("::")[2][-90:]
 
     # --- complete on the caller's transaction
 
@@ -292,95 +237,6 @@ class Joining:
             assert operation._own.pending is None  # nothing was written that would wait for the transaction's locks
         assert view_of(guard, key).state is State.COMPLETED
 
-    # --- savepoints
-
-    def test_a_savepoint_that_is_kept(self, ledger: Ledger, guard: Guard, key: str) -> None:
-        """C09: completed in a nested block that ends well, and left before and after the commit, it is completed."""
-        inner = begun(guard, f"{key}1", policy=ATOMIC)
-        with ledger.transaction() as transaction:
-            ledger.insert(transaction, key)
-            with inner, ledger.nested(transaction):
-                inner.complete("done", transaction=transaction)
-        with begun(guard, f"{key}2", policy=ATOMIC) as outer, ledger.transaction() as transaction:
-            ledger.insert(transaction, key)
-            with ledger.nested(transaction):
-                outer.complete("done", transaction=transaction)
-        assert all(isinstance(guard.begin("s", f"{key}{number}"), Replay) for number in (1, 2))
-        assert ledger.count(key) == 2
-
-    def test_a_savepoint_that_is_gone_back_to(self, ledger: Ledger, guard: Guard, key: str) -> None:
-        """C09, P7, P10: rows were committed without the completion: told on leaving, and never written again."""
-
-        def work(operation: Operation) -> None:
-            with ledger.transaction() as transaction:
-                ledger.insert(transaction, key)
-                completed_and_undone(ledger, operation, transaction)
-
-        with (
-            pytest.raises(NotCompleted, match="recovery policy applies"),
-            begun(guard, key, policy=ATOMIC) as operation,
-        ):
-            work(operation)
-        assert isinstance(guard.begin("s", key, policy=ATOMIC), Unresolved)
-        assert ledger.count(key) == 1
-
-    @pytest.mark.parametrize("told", [NotCompleted, Crash])
-    def test_left_after_a_savepoint_and_before_the_commit(
-        self, ledger: Ledger, guard: Guard, key: str, told: type[Exception]
-    ) -> None:
-        """C09, P7, P10: the same where the transaction goes on, whether it is left by an exception or not."""
-
-        def work(operation: Operation, transaction: Any) -> None:
-            completed_and_undone(ledger, operation, transaction)
-            if told is Crash:
-                raise Crash
-
-        operation = begun(guard, key, policy=ATOMIC)
-        with ledger.transaction() as transaction:
-            ledger.insert(transaction, key)
-            with pytest.raises(told) as caught, operation:
-                work(operation, transaction)
-            assert told is Crash or "went back to a savepoint" in str(caught.value)
-        guard._runtime.clock.advance(1)  # type: ignore[attr-defined]  # a VirtualClock: what was locked is sent again
-        assert isinstance(guard.begin("s", key, policy=ATOMIC), Unresolved)
-        assert ledger.count(key) == 1
-
-    def test_completed_again_after_a_savepoint(self, ledger: Ledger, guard: Guard, key: str) -> None:
-        """C09: what was undone with a nested block may be done again in its transaction."""
-        with begun(guard, key, policy=ATOMIC) as operation, ledger.transaction() as transaction:
-            ledger.insert(transaction, key)
-            completed_and_undone(ledger, operation, transaction)
-            operation.complete("done at last", transaction=transaction)
-        outcome = guard.begin("s", key)
-        assert isinstance(outcome, Replay)
-        assert outcome.result == "done at last"
-
-    def test_begun_after_a_savepoint(self, ledger: Ledger, guard: Guard, key: str) -> None:
-        """C09: of what was begun in a nested block that is undone nothing is there; its owner is told, and begins anew.
-
-        Also if it was left before: then the next one begins anew.
-        """
-        with ledger.transaction() as transaction:
-            ledger.insert(transaction, key)
-            with suppress(RolledBack), ledger.nested(transaction):
-                with begun(guard, f"{key}1", transaction=transaction) as left:
-                    left.complete("undone")
-                raise RolledBack
-            with pytest.raises(NotCompleted, match="begin the operation again"):  # noqa: PT012 - on leaving
-                with suppress(RolledBack), ledger.nested(transaction):
-                    operation = begun(guard, f"{key}2", transaction=transaction).__enter__()
-                    operation.complete("undone")
-                    raise RolledBack
-                operation.__exit__(None, None, None)
-            with pytest.raises(OperationEnded, match="begin the operation again"):
-                operation.complete("undone")
-            with begun(guard, f"{key}2", transaction=transaction) as again:
-                again.complete("done")
-        assert guard.lookup("s", f"{key}1") is None
-        outcome = guard.begin("s", f"{key}2")
-        assert isinstance(outcome, Replay)
-        assert outcome.result == "done"
-
     # --- ends that are forgotten
 
     def test_a_forgotten_complete_is_no_proof(self, ledger: Ledger, guard: Guard, key: str) -> None:
@@ -565,13 +421,6 @@ class Joining:
             begun(guard, key, transaction=transaction)
         until(lambda: view_of(guard, key).unresolved)
         assert isinstance(guard.begin("s", key, policy=ATOMIC), Unresolved)
-
-
-def completed_and_undone(ledger: Ledger, operation: Operation, transaction: Any) -> None:
-    """Complete it in a nested block that is then rolled back."""
-    with suppress(RolledBack), ledger.nested(transaction):
-        operation.complete("undone", transaction=transaction)
-        raise RolledBack
 
 
 def paid_and_killed(ledger: Ledger, key: str, *, committed: bool) -> None:

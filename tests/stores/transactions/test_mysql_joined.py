@@ -1,6 +1,6 @@
 """A MariaDB store on the caller's transactions: PyMySQL's, SQLAlchemy's, Django's."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
@@ -10,25 +10,28 @@ import sqlalchemy
 import sqlalchemy.orm
 from pymysql.cursors import DictCursor
 
-from notwice import AsyncGuard, Guard, InProgress, Operation, Replay, Unresolved
+from notwice import AsyncGuard, Guard, Operation, Replay, Unresolved
 from notwice.errors import NotCompleted
 from notwice.operation import AsyncOperation
 from notwice.stores import open_store
-from notwice.stores.mysql.store import MysqlStore
 from notwice.testing import VirtualClock
 from tests.engines.mariadb import ADDRESS, DATABASE, MariadbServer, mariadb_server
-from tests.stores.transactions.ledgers import PG_LEVELS, Ledger, django_ledger, pymysql_ledger, sqlalchemy_ledger
-from tests.stores.transactions.scenarios import ATOMIC, Joining, begun, pay
-
-
-@pytest.fixture(params=PG_LEVELS)
-def level(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
+from tests.stores.transactions.ledgers import LEVELS, Ledger, django_ledger, pymysql_ledger, sqlalchemy_ledger
+from tests.stores.transactions.levels import AtEachLevel
+from tests.stores.transactions.moves import ATOMIC, begun, pay, refused_there
+from tests.stores.transactions.scenarios import Joining
 
 
 class TestPyMySQL(Joining):
     """Connections of PyMySQL's, at each isolation level."""
+
+    @pytest.fixture
+    def ledger(self, mariadb: MariadbServer, level: str) -> Ledger:
+        return pymysql_ledger(mariadb, level)
+
+
+class TestLevels(AtEachLevel):
+    """The same with what others do meanwhile."""
 
     @pytest.fixture
     def ledger(self, mariadb: MariadbServer, level: str) -> Ledger:
@@ -47,7 +50,7 @@ class TestSqlalchemyConnection(Joining):
 
     @pytest.fixture
     def ledger(self, mariadb: MariadbServer) -> Ledger:
-        return sqlalchemy_over(mariadb, PG_LEVELS[0], session=False)
+        return sqlalchemy_over(mariadb, LEVELS[0], session=False)
 
 
 class TestSqlalchemySession(Joining):
@@ -55,7 +58,7 @@ class TestSqlalchemySession(Joining):
 
     @pytest.fixture
     def ledger(self, mariadb: MariadbServer) -> Ledger:
-        return sqlalchemy_over(mariadb, PG_LEVELS[1], session=True)
+        return sqlalchemy_over(mariadb, LEVELS[1], session=True)
 
 
 class TestDjango(Joining):
@@ -67,7 +70,7 @@ class TestDjango(Joining):
         place = {"HOST": ADDRESS["host"], "PORT": mariadb.port, "USER": ADDRESS["user"], "NAME": DATABASE}
         options = {"isolation_level": "repeatable read", "password": ADDRESS["password"].encode()}
         names = django_databases(ENGINE="django.db.backends.mysql", OPTIONS=options, **place)
-        return django_ledger(pymysql_ledger(mariadb, PG_LEVELS[1]), names)
+        return django_ledger(pymysql_ledger(mariadb, LEVELS[1]), names)
 
 
 # --- what is MariaDB's and MySQL's alone ------------------------------------------------------------------------------
@@ -76,18 +79,6 @@ class TestDjango(Joining):
 @pytest.fixture
 def ledger(mariadb: MariadbServer, level: str) -> Ledger:
     return pymysql_ledger(mariadb, level)
-
-
-@pytest.fixture
-def guard(ledger: Ledger) -> Iterator[Guard]:
-    with Guard(open_store(ledger.url), clock=VirtualClock()) as guard:
-        yield guard
-
-
-@pytest.fixture
-def key(request: pytest.FixtureRequest) -> str:
-    name: str = request.node.name
-    return name
 
 
 def test_a_heartbeat_after_the_transaction_began(ledger: Ledger, guard: Guard, key: str) -> None:
@@ -151,47 +142,9 @@ def test_what_rolls_back_everything_is_no_answer(kind: str) -> None:
             pay(ledger, operation)
 
 
-def test_a_rival_comes_between_reading_and_writing(
-    ledger: Ledger, guard: Guard, key: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """C14: a key that is claimed in the very moment between is answered, too, and the transaction goes on."""
-    rivals: list[Callable[[], object]] = [lambda: begun(guard, key)]
-    apply = MysqlStore.apply
-
-    def read_and_wait(store: MysqlStore, ops: Any) -> Any:
-        replies = apply(store, ops)
-        if type(ops[0]).__name__ == "Get" and rivals:
-            rivals.pop(0)()
-        return replies
-
-    monkeypatch.setattr(MysqlStore, "apply", read_and_wait)
-    with ledger.transaction() as transaction:
-        ledger.execute(transaction, "SELECT count(*) FROM business")
-        ledger.insert(transaction, key)
-        assert isinstance(guard.begin("s", key, transaction=transaction), InProgress)
-        assert ledger.execute(transaction, "SELECT 1") == [(1,)]
-    assert rivals == []
-    assert ledger.count(key) == 1
-
-
-def test_the_callers_settings_are_as_before(ledger: Ledger, guard: Guard, key: str) -> None:
-    """The short wait for locks holds for the guard's own statements only, won or refused."""
-    shown = "SELECT @@session.innodb_lock_wait_timeout"
-    running = begun(guard, f"{key}1", policy=ATOMIC)
-    with ledger.transaction() as transaction:
-        ledger.execute(transaction, "SET SESSION innodb_lock_wait_timeout = 7")
-        begun(guard, key, transaction=transaction).complete("done")
-        guard.begin("s", f"{key}1", transaction=transaction)
-        with ledger.transaction() as rival:
-            begun(guard, f"{key}2", transaction=rival)
-            assert isinstance(guard.begin("s", f"{key}2", transaction=transaction), InProgress)
-        running.complete("done", transaction=transaction)
-        assert ledger.execute(transaction, shown) == [(7,)]
-
-
 def test_connections_of_any_kind(mariadb: MariadbServer) -> None:
     """Cursors of the caller's own kind, bytes for text, a changed database: the records go where they belong."""
-    ledger = pymysql_ledger(mariadb, PG_LEVELS[1])
+    ledger = pymysql_ledger(mariadb, LEVELS[1])
     options: dict[str, Any] = {"cursorclass": DictCursor, "use_unicode": False, "charset": "latin1"}
     with Guard.open(ledger.url) as guard, closing(mariadb.connect(autocommit=False, **options)) as connection:
         operation = begun(guard, "kind", transaction=connection)
@@ -206,7 +159,7 @@ def test_connections_of_any_kind(mariadb: MariadbServer) -> None:
 
 def test_connections_that_would_commit_apart(mariadb: MariadbServer) -> None:
     """One in autocommit, or to another server or database, is refused by a sentence."""
-    ledger = pymysql_ledger(mariadb, PG_LEVELS[1])
+    ledger = pymysql_ledger(mariadb, LEVELS[1])
     with mariadb_server() as other, Guard.open(ledger.url) as guard:
         operation = begun(guard, "apart", policy=ATOMIC)
         for connection, sentence in (
@@ -215,11 +168,7 @@ def test_connections_that_would_commit_apart(mariadb: MariadbServer) -> None:
             (mariadb.connect(autocommit=False, database="mysql"), "another database"),
             (mariadb.connect(autocommit=False, database=None), "another database"),
         ):
-            with closing(connection):
-                with pytest.raises(ValueError, match=sentence):
-                    operation.complete("done", transaction=connection)
-                with pytest.raises(ValueError, match=sentence):
-                    guard.begin("s", "new", transaction=connection)
+            refused_there(guard, operation, connection, sentence)
         with pytest.raises(TypeError, match="a connection of PyMySQL"):
             operation.complete("done", transaction=mariadb.port)
         with closing(mariadb.connect()) as connection:
@@ -231,7 +180,7 @@ def test_connections_that_would_commit_apart(mariadb: MariadbServer) -> None:
 
 async def test_an_event_loop(mariadb: MariadbServer) -> None:
     """An async guard takes a connection of the blocking driver, for there is no other."""
-    ledger = pymysql_ledger(mariadb, PG_LEVELS[1])
+    ledger = pymysql_ledger(mariadb, LEVELS[1])
     async with AsyncGuard.open(ledger.url) as guard:
         outcome = await guard.begin("s", "loop", policy=ATOMIC)
         assert isinstance(outcome, AsyncOperation)
@@ -244,7 +193,7 @@ async def test_an_event_loop(mariadb: MariadbServer) -> None:
 @pytest.mark.parametrize("given", ["connection", "session", "raw"])
 def test_whose_connection_it_is(mariadb: MariadbServer, given: str) -> None:
     """Once its transaction is over nothing is asked on a connection of a pool, for it may be somebody else's by now."""
-    base = pymysql_ledger(mariadb, PG_LEVELS[0])
+    base = pymysql_ledger(mariadb, LEVELS[0])
     engine = sqlalchemy.create_engine("mysql+pymysql://", creator=lambda: mariadb.connect(autocommit=False))
     opened: dict[str, Callable[[], Any]] = {
         "connection": engine.connect,
@@ -267,7 +216,7 @@ def test_whose_connection_it_is(mariadb: MariadbServer, given: str) -> None:
 @pytest.mark.parametrize("kind", ["new", "gone"])
 def test_a_connection_with_another_transaction(mariadb: MariadbServer, kind: str) -> None:
     """C09, P10: a completion that the open transaction does not show is not there; it is told, and held."""
-    base = pymysql_ledger(mariadb, PG_LEVELS[0])
+    base = pymysql_ledger(mariadb, LEVELS[0])
     with Guard(open_store(base.url), clock=VirtualClock()) as guard, closing(mariadb.connect()) as connection:
         operation = begun(guard, f"another {kind}", policy=ATOMIC)
         connection.begin()
@@ -289,7 +238,7 @@ def refused(*_: object) -> None:
 
 def test_a_server_without_returning(mariadb: MariadbServer) -> None:
     """Spoken to as to a MySQL, it is the same."""
-    ledger = pymysql_ledger(mariadb, PG_LEVELS[1])
+    ledger = pymysql_ledger(mariadb, LEVELS[1])
     with Guard.open(f"{ledger.url}&returning=no") as guard:
         with ledger.transaction() as transaction, begun(guard, "no", transaction=transaction) as operation:
             assert not isinstance(guard.begin("s", "no", transaction=transaction), Operation)

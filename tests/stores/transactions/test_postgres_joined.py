@@ -8,40 +8,34 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from notwice import Guard, InProgress, Operation, Replay, Unresolved
-from notwice.errors import ContentionError, NotCompleted, StoreUnavailable
+from notwice import Guard, Operation, Replay, Unresolved
+from notwice.errors import NotCompleted, StoreUnavailable
 from notwice.model import State
-from notwice.stores import open_store
 from notwice.stores.postgres.store import PostgresStore
-from notwice.testing import VirtualClock
 from tests.engines.postgres import SYSTEM, PostgresServer, postgres_server
 from tests.stores.transactions.ledgers import (
-    PG_LEVELS,
+    LEVELS,
     Ledger,
     address_of,
     django_ledger,
     psycopg_ledger,
     sqlalchemy_ledger,
 )
-from tests.stores.transactions.scenarios import (
-    ATOMIC,
-    Crash,
-    Joining,
-    begun,
-    completed_and_undone,
-    pay,
-    view_of,
-)
-
-
-@pytest.fixture(params=PG_LEVELS)
-def level(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
+from tests.stores.transactions.levels import AtEachLevel
+from tests.stores.transactions.moves import ATOMIC, Crash, begun, completed_and_undone, pay, refused_there, view_of
+from tests.stores.transactions.scenarios import Joining
 
 
 class TestBlocks(Joining):
     """Transaction blocks on a connection in autocommit, at each isolation level."""
+
+    @pytest.fixture
+    def ledger(self, postgres: PostgresServer, level: str) -> Ledger:
+        return psycopg_ledger(postgres, level)
+
+
+class TestLevels(AtEachLevel):
+    """The same with what others do meanwhile."""
 
     @pytest.fixture
     def ledger(self, postgres: PostgresServer, level: str) -> Ledger:
@@ -53,7 +47,7 @@ class TestImplicit(Joining):
 
     @pytest.fixture
     def ledger(self, postgres: PostgresServer) -> Ledger:
-        return psycopg_ledger(postgres, PG_LEVELS[0], implicit=True)
+        return psycopg_ledger(postgres, LEVELS[0], implicit=True)
 
 
 class TestSqlalchemyConnection(Joining):
@@ -61,7 +55,7 @@ class TestSqlalchemyConnection(Joining):
 
     @pytest.fixture
     def ledger(self, postgres: PostgresServer) -> Ledger:
-        level = PG_LEVELS[1]
+        level = LEVELS[1]
         return sqlalchemy_ledger(
             psycopg_ledger(postgres, level), address_of(postgres, "+psycopg"), session=False, isolation_level=level
         )
@@ -72,7 +66,7 @@ class TestSqlalchemySession(Joining):
 
     @pytest.fixture
     def ledger(self, postgres: PostgresServer) -> Ledger:
-        return sqlalchemy_ledger(psycopg_ledger(postgres, PG_LEVELS[0]), address_of(postgres, "+psycopg"), session=True)
+        return sqlalchemy_ledger(psycopg_ledger(postgres, LEVELS[0]), address_of(postgres, "+psycopg"), session=True)
 
 
 class TestDjango(Joining):
@@ -87,7 +81,7 @@ class TestDjango(Joining):
             USER="notwice",
             NAME="postgres",
         )
-        return django_ledger(psycopg_ledger(postgres, PG_LEVELS[0]), names)
+        return django_ledger(psycopg_ledger(postgres, LEVELS[0]), names)
 
 
 # --- what is PostgreSQL's alone ---------------------------------------------------------------------------------------
@@ -98,18 +92,6 @@ def ledger(postgres: PostgresServer, level: str) -> Ledger:
     return psycopg_ledger(postgres, level)
 
 
-@pytest.fixture
-def guard(ledger: Ledger) -> Iterator[Guard]:
-    with Guard(open_store(ledger.url), clock=VirtualClock()) as guard:
-        yield guard
-
-
-@pytest.fixture
-def key(request: pytest.FixtureRequest) -> str:
-    name: str = request.node.name
-    return name
-
-
 def test_a_heartbeat_after_the_transaction_began(ledger: Ledger, guard: Guard, key: str, level: str) -> None:
     """C14: above READ COMMITTED it is a serialization failure as any other; the whole transaction is done again."""
     with begun(guard, key, policy=ATOMIC) as operation:
@@ -117,7 +99,7 @@ def test_a_heartbeat_after_the_transaction_began(ledger: Ledger, guard: Guard, k
             ledger.insert(transaction, key)
             operation.heartbeat()
             operation.complete("done", transaction=transaction)
-        if level != PG_LEVELS[0]:
+        if level != LEVELS[0]:
             assert ledger.count(key) == 0
             assert not operation.ended
             pay(ledger, operation)
@@ -143,41 +125,6 @@ def test_a_serialization_failure_at_the_commit(ledger: Ledger, guard: Guard, key
     assert tries == (2 if level == "SERIALIZABLE" else 1)
 
 
-def test_a_rival_comes_between_reading_and_writing(
-    ledger: Ledger, guard: Guard, key: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """C14: a key that is claimed in the very moment between is answered, too, and the transaction goes on."""
-    rivals: list[Callable[[], object]] = [lambda: begun(guard, key), lambda: None]
-    apply = PostgresStore.apply
-
-    def read_and_wait(store: PostgresStore, ops: Any) -> Any:
-        replies = apply(store, ops)
-        if type(ops[0]).__name__ == "Get" and rivals:
-            rivals.pop(0)()
-        return replies
-
-    monkeypatch.setattr(PostgresStore, "apply", read_and_wait)
-    with ledger.transaction() as transaction:
-        ledger.insert(transaction, key)
-        assert isinstance(guard.begin("s", key, transaction=transaction), InProgress)
-        assert ledger.execute(transaction, "SELECT 1") == [(1,)]
-    assert len(rivals) < 2
-    assert ledger.count(key) == 1
-
-
-def test_the_callers_settings_are_as_before(ledger: Ledger, guard: Guard, key: str) -> None:
-    """The short wait for locks holds for the guard's own statements only, won or refused."""
-    shown = "SELECT current_setting('lock_timeout')"
-    running = begun(guard, f"{key}1", policy=ATOMIC)
-    with ledger.transaction() as transaction:
-        ledger.execute(transaction, "SET LOCAL lock_timeout = '7s'")
-        begun(guard, key, transaction=transaction).complete("done")
-        guard.begin("s", f"{key}1", transaction=transaction)
-        assert ledger.execute(transaction, shown) == [("7s",)]
-        running.complete("done", transaction=transaction)
-        assert ledger.execute(transaction, shown) == [("7s",)]
-
-
 def test_two_at_once_on_keys_of_their_own(ledger: Ledger, guard: Guard, key: str) -> None:
     """Transactions that begin other keys at the same time do not wait for each other."""
     with ledger.transaction() as one, ledger.transaction() as two:
@@ -190,20 +137,6 @@ def test_two_at_once_on_keys_of_their_own(ledger: Ledger, guard: Guard, key: str
             second.complete("two")
 
 
-def test_begun_after_its_transaction(ledger: Ledger, guard: Guard, key: str, level: str) -> None:
-    """C14, P5: above READ COMMITTED what was begun later is not seen; it is not lost, and done in the next one."""
-    with suppress(ContentionError), ledger.transaction() as transaction:
-        ledger.insert(transaction, key)
-        operation = begun(guard, key, policy=ATOMIC)
-        operation.complete("done", transaction=transaction)
-    with operation:
-        if level != PG_LEVELS[0]:
-            assert ledger.count(key) == 0
-            pay(ledger, operation)
-    assert ledger.count(key) == 1
-    assert isinstance(guard.begin("s", key), Replay)
-
-
 # --- what the server knows of a transaction ---------------------------------------------------------------------------
 
 
@@ -214,7 +147,7 @@ def bare(postgres: PostgresServer) -> Iterator[Any]:
         yield connection
 
 
-@pytest.mark.parametrize("level", PG_LEVELS[:1])
+@pytest.mark.parametrize("level", LEVELS[:1])
 @pytest.mark.parametrize("committed", [False, True])
 def test_left_by_an_exception_after_the_end(ledger: Ledger, guard: Guard, key: str, bare: Any, committed: bool) -> None:
     """C09, P10: the server tells the rollback of all from one to a savepoint, whatever else the connection does now."""
@@ -228,7 +161,7 @@ def test_left_by_an_exception_after_the_end(ledger: Ledger, guard: Guard, key: s
     assert isinstance(again, Unresolved if committed else Operation)
 
 
-@pytest.mark.parametrize("level", PG_LEVELS[:1])
+@pytest.mark.parametrize("level", LEVELS[:1])
 def test_whose_connection_it_is(ledger: Ledger, guard: Guard, key: str, bare: Any) -> None:
     """Once its transaction is over nothing is asked on the caller's connection: it may be somebody else's by now."""
     operation = begun(guard, key, policy=ATOMIC)
@@ -241,7 +174,7 @@ def test_whose_connection_it_is(ledger: Ledger, guard: Guard, key: str, bare: An
     assert ledger.count(key) == 0
 
 
-@pytest.mark.parametrize("level", PG_LEVELS[:1])
+@pytest.mark.parametrize("level", LEVELS[:1])
 @pytest.mark.parametrize("away", ["aborted", "closed", "busy", "server"])
 def test_a_transaction_that_can_not_be_asked(guard: Guard, key: str, bare: Any, away: str) -> None:
     """P9: left while nothing can be said, it is not taken back: if it is committed after all, it is completed."""
@@ -272,7 +205,7 @@ def refused(*_: object) -> None:
 
 def test_rows_of_the_callers_own_kind(postgres: PostgresServer) -> None:
     """A connection that gives rows as dictionaries is as good as any, and gives them afterwards."""
-    ledger = psycopg_ledger(postgres, PG_LEVELS[0])
+    ledger = psycopg_ledger(postgres, LEVELS[0])
     with (
         Guard.open(ledger.url) as guard,
         psycopg.connect(address_of(postgres), row_factory=dict_row) as connection,
@@ -283,7 +216,7 @@ def test_rows_of_the_callers_own_kind(postgres: PostgresServer) -> None:
 
 def test_connections_that_would_commit_apart(postgres: PostgresServer) -> None:
     """One in autocommit, aborted, or to another server, database or schema is refused by a sentence."""
-    ledger = psycopg_ledger(postgres, PG_LEVELS[0])
+    ledger = psycopg_ledger(postgres, LEVELS[0])
     ledger.committed("CREATE SCHEMA IF NOT EXISTS tenant")
     with postgres.connect() as connection:
         connection.execute("DROP DATABASE IF EXISTS another")
@@ -305,11 +238,7 @@ def test_connections_that_would_commit_apart(postgres: PostgresServer) -> None:
             (psycopg.connect(address_of(postgres).replace("/postgres", "/another")), "another database"),
             (psycopg.connect(address_of(postgres), options="-c search_path=tenant"), "another schema"),
         ):
-            with closing(connection):
-                with pytest.raises(ValueError, match=sentence):
-                    operation.complete("done", transaction=connection)
-                with pytest.raises(ValueError, match=sentence):
-                    guard.begin("s", "new", transaction=connection)
+            refused_there(guard, operation, connection, sentence)
         with pytest.raises(TypeError, match="a connection of psycopg 3"):
             operation.complete("done", transaction=postgres.port)
         operation.heartbeat()
@@ -317,7 +246,7 @@ def test_connections_that_would_commit_apart(postgres: PostgresServer) -> None:
 
 def test_a_schema_of_the_records_own(postgres: PostgresServer) -> None:
     """The records may be in a schema that the caller's connection does not look into."""
-    ledger = psycopg_ledger(postgres, PG_LEVELS[0])
+    ledger = psycopg_ledger(postgres, LEVELS[0])
     ledger.committed("CREATE SCHEMA IF NOT EXISTS apart")
     with Guard.open(postgres.url(schema="apart")) as guard, ledger.transaction() as transaction:
         begun(guard, "k", transaction=transaction).complete("done")
@@ -325,7 +254,7 @@ def test_a_schema_of_the_records_own(postgres: PostgresServer) -> None:
 
 def test_after_the_transaction_is_over(postgres: PostgresServer) -> None:
     """An operation that was begun on a transaction can't be ended after that was committed."""
-    ledger = psycopg_ledger(postgres, PG_LEVELS[0])
+    ledger = psycopg_ledger(postgres, LEVELS[0])
     with Guard.open(ledger.url) as guard, psycopg.connect(address_of(postgres), autocommit=True) as connection:
         with connection.transaction():
             operation = begun(guard, "over", transaction=connection)

@@ -23,8 +23,8 @@ from notwice.stores import open_async_store
 from notwice.testing import VirtualClock
 from tests.engines.postgres import PostgresServer
 from tests.stores.children import in_child
-from tests.stores.transactions.ledgers import PG_LEVELS, Ledger, address_of, psycopg_ledger
-from tests.stores.transactions.scenarios import ATOMIC, BRIEF, Crash, RolledBack
+from tests.stores.transactions.ledgers import LEVELS, Ledger, address_of, psycopg_ledger
+from tests.stores.transactions.moves import ATOMIC, BRIEF, Crash, RolledBack
 
 Rows = list[tuple[Any, ...]]
 
@@ -106,12 +106,12 @@ def sqlalchemy_ledger(server: PostgresServer, level: str, *, driver: str, kind: 
 
 
 KINDS: dict[str, Callable[[PostgresServer], AsyncLedger]] = {
-    **{f"asyncpg, {level}": partial(asyncpg_ledger, level=level, pooled=False) for level in PG_LEVELS},
-    "asyncpg, of a pool": partial(asyncpg_ledger, level=PG_LEVELS[0], pooled=True),
-    "psycopg": partial(psycopg_async_ledger, level=PG_LEVELS[1]),
-    "session on asyncpg": partial(sqlalchemy_ledger, level=PG_LEVELS[1], driver="asyncpg", kind="session"),
-    "scoped session": partial(sqlalchemy_ledger, level=PG_LEVELS[0], driver="asyncpg", kind="scoped"),
-    "connection on psycopg": partial(sqlalchemy_ledger, level=PG_LEVELS[2], driver="psycopg", kind="connection"),
+    **{f"asyncpg, {level}": partial(asyncpg_ledger, level=level, pooled=False) for level in LEVELS},
+    "asyncpg, of a pool": partial(asyncpg_ledger, level=LEVELS[0], pooled=True),
+    "psycopg": partial(psycopg_async_ledger, level=LEVELS[1]),
+    "session on asyncpg": partial(sqlalchemy_ledger, level=LEVELS[1], driver="asyncpg", kind="session"),
+    "scoped session": partial(sqlalchemy_ledger, level=LEVELS[0], driver="asyncpg", kind="scoped"),
+    "connection on psycopg": partial(sqlalchemy_ledger, level=LEVELS[2], driver="psycopg", kind="connection"),
 }
 
 
@@ -348,7 +348,7 @@ async def test_a_transaction_is_open(postgres: PostgresServer) -> None:
 @pytest.mark.parametrize("committed", [False, True])
 async def test_killed(postgres: PostgresServer, committed: bool) -> None:
     """C09 (a), (b): killed before the commit, the next one runs it after the lease; after it, it is replayed."""
-    ledger, key = asyncpg_ledger(postgres, PG_LEVELS[0], pooled=False), f"async killed {committed}"
+    ledger, key = asyncpg_ledger(postgres, LEVELS[0], pooled=False), f"async killed {committed}"
 
     async def pay_and_die() -> None:
         guard = AsyncGuard.open(ledger.base.url)

@@ -22,7 +22,8 @@ from tests.stores.transactions.ledgers import (
     sqlite_ledger,
     url_of,
 )
-from tests.stores.transactions.scenarios import Joining, begun
+from tests.stores.transactions.moves import begun, refused_there
+from tests.stores.transactions.scenarios import Joining
 
 
 class TestImplicit(Joining):
@@ -109,11 +110,7 @@ def test_connections_that_would_commit_apart(path: Path, tmp_path: Path) -> None
             (memory, "one to 'memory'"),
             (attached, "attached as 'records'"),
         ):
-            with pytest.raises(ValueError, match=sentence):
-                operation.complete("done", transaction=connection)
-            with pytest.raises(ValueError, match=sentence):
-                guard.begin("s", "new", transaction=connection)
-            connection.close()
+            refused_there(guard, operation, connection, sentence)
         for given in (path, "BEGIN", 1, object()):
             with pytest.raises(TypeError, match=r"takes a sqlite3\.Connection"):
                 operation.complete("done", transaction=given)
