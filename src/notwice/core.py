@@ -317,7 +317,7 @@ def reclaimed(ask: Ask, decision: Reclaim, etag: bytes) -> Record:
     """The record as its taker writes it (rules 6 and 8): an attempt more, the kept answer and any mark gone."""
     record = decision.view.record
     attempt = record.attempt + 1
-    silent_ms = min((record.silent_ms or 0) + decision.view.age_ms, AGE_UNKNOWN_MS) if decision.asks else None
+    silent_ms = min((record.silent_ms or 0) + _silence_ms(decision.view), AGE_UNKNOWN_MS) if decision.asks else None
     return record._replace(
         state=State.IN_PROGRESS,
         etag=etag,
@@ -330,6 +330,15 @@ def reclaimed(ask: Ask, decision: Reclaim, etag: bytes) -> Record:
         released=Released.NO,
         result=None,
     )
+
+
+def _silence_ms(view: RecordView) -> int:
+    """How long nobody has acted, as far as that is certain: counted by ``settle``, for what is on its way meanwhile.
+
+    A record that was written under another boot of the host has no owner any more. But that may be so since a moment
+    ago, and what the owner has sent is still on its way: its silence is counted from now on.
+    """
+    return view.age_ms if view.age_ms < AGE_UNKNOWN_MS else 0
 
 
 def _retermed(stored: Terms, asked: Terms) -> Terms:

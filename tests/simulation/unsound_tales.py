@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from notwice.model import Released, State
 from notwice.testing.auditor import Kind
-from notwice.testing.history import Answer, Move, Outcome, Verdict
+from notwice.testing.history import Answer, Disturbance, Move, Outcome, Verdict
 from tests.simulation.sound_tales import DONE, LAPSED, NEW, OPEN, OTHER, SHORT
 from tests.simulation.tales import HOLD, LEASE_MS, OK, RECONCILE, RERUN, Tale, terms
 
@@ -84,6 +84,17 @@ BAD: dict[str, tuple[Tale, set[Kind]]] = {
         .runs("a")
         .dies("a")
         .later(LAPSED)
+        .asks("b")
+        .verdict("b", Verdict.NOT_APPLIED)
+        .runs("b", 2),
+        {Kind.UNLAWFUL_RUN},
+    ),
+    "reconcile: at once after a reboot, with the owner's call on its way": (
+        Tale(RECONCILE)
+        .asks("a")
+        .runs("a")
+        .dies("a")
+        .breaks(Disturbance.REBOOT)
         .asks("b")
         .verdict("b", Verdict.NOT_APPLIED)
         .runs("b", 2),

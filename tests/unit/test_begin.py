@@ -358,6 +358,18 @@ def test_not_applied_runs_only_after_every_owner_has_settled() -> None:
     assert isinstance(world.begin(), Operation)
 
 
+def test_a_reboot_says_that_the_owner_is_gone_and_not_since_when() -> None:
+    """P7: what an owner has sent may be on its way still when its host is started anew: silence counts from then on."""
+    world = World(recovery=reconcile(lambda _: NOT_APPLIED), lease=300, settle=300)
+    world.own()
+    world.clock.reboot()
+    assert isinstance(world.begin(), Unresolved)
+    world.clock.advance(299)
+    assert isinstance(world.begin(), Unresolved)
+    world.clock.advance(30)
+    assert isinstance(world.begin(), Operation)
+
+
 def test_asking_is_no_sign_of_life_of_a_handler() -> None:
     """P7: asking again and again does not put off the time at which the earlier owners have settled."""
     world, asked = World(recovery=reconcile(lambda _: NOT_APPLIED), settle=900), 0

@@ -135,7 +135,7 @@ def _forbidden(line: Line, life: Life, claim: Claim) -> Iterator[Violation]:
         case RecoveryKind.HOLD:
             what = "it was claimed again under hold, and no operator had released it"
         case RecoveryKind.RECONCILE:
-            what = _not_settled(claim, stored, life=life, rebooted_ns=line.rebooted_ns)
+            what = _not_settled(claim, stored, life=life)
         case RecoveryKind.RERUN:
             what = _exhausted(claim, stored, life=life, stepped=line.stepped)
     if what:
@@ -143,7 +143,7 @@ def _forbidden(line: Line, life: Life, claim: Claim) -> Iterator[Violation]:
         yield Violation(Kind.UNLAWFUL_RUN, line.name, what, (*events, claim.event))
 
 
-def _not_settled(claim: Claim, stored: Terms, *, life: Life, rebooted_ns: int) -> str:
+def _not_settled(claim: Claim, stored: Terms, *, life: Life) -> str:
     own, verdict = claim.call.terms, claim.call.verdict
     if verdict is None or verdict.verdict is not Verdict.NOT_APPLIED:
         return "it was claimed again under reconcile, and its function had not said that nothing happened"
@@ -151,7 +151,7 @@ def _not_settled(claim: Claim, stored: Terms, *, life: Life, rebooted_ns: int) -
         return ""
     signs = [each.call.sign_ns for each in life.claims if each.call.started is not None]
     settle_ms = max(stored.settle_ms, own.settle_ms)
-    if not signs or rebooted_ns >= max(signs) or ms_between(max(signs), claim.event.at_ns) > settle_ms - 1:
+    if not signs or ms_between(max(signs), claim.event.at_ns) > settle_ms - 1:
         return ""
     return f"it was claimed again before all earlier owners had been silent for {settle_ms} ms"
 
