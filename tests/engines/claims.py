@@ -17,7 +17,9 @@ CLAIMS_MIN = 300
 class Claims:
     """Threads that claim one key after the other until the store fails; what was acknowledged is kept."""
 
-    def __init__(self, url: str, *, enough: int = CLAIMS_MIN) -> None:
+    def __init__(self, url: str, *, enough: int = CLAIMS_MIN, name: str = "") -> None:
+        self.url = url
+        self._name = name
         self.acknowledged: list[Record] = []
         self._count = enough
         self.enough = threading.Event()
@@ -44,7 +46,7 @@ class Claims:
         with suppress(StoreUnavailable):
             while True:
                 number += 1
-                record = new_record(f"{writer}-{number}")
+                record = new_record(f"{self._name}{writer}-{number}")
                 assert self._store.apply([Insert(record)])[0].won
                 self.acknowledged.append(record)
                 if len(self.acknowledged) >= self._count:

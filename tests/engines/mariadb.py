@@ -12,7 +12,9 @@ from typing import Any
 import pymysql
 import pymysql.cursors
 
-from tests.engines.private import Server, as_user, free_port, missing, server_folder
+from tests.engines.private import Server, as_user, free_port, missing, server_folder, wait_until
+from tests.engines.proxy import Proxy
+from tests.engines.takeovers import Pair
 
 NUMBERS = itertools.count()
 DATABASE = "notwice"
@@ -20,6 +22,7 @@ ADDRESS: dict[str, Any] = {"host": "127.0.0.1", "user": "notwice", "password": "
 ESCAPED = "p%40ss%2Fw%C3%B6rd"
 
 SETUP = f"""
+SET sql_log_bin = 0;
 CREATE DATABASE {DATABASE};
 CREATE USER 'notwice'@'127.0.0.1' IDENTIFIED BY 'p@ss/wörd';
 GRANT ALL ON *.* TO 'notwice'@'127.0.0.1' WITH GRANT OPTION;
@@ -43,6 +46,12 @@ class MariadbServer(Server):
         with self.connect() as connection, connection.cursor() as cursor:
             for statement in statements:
                 cursor.execute(statement)
+
+    def facts(self, question: str) -> dict[str, Any]:
+        """The first row of an answer."""
+        with self.connect() as connection, connection.cursor(pymysql.cursors.DictCursor) as cursor:
+            cursor.execute(question)
+            return cursor.fetchone() or {}
 
 
 def connect(port: int, **options: Any) -> "pymysql.Connection[pymysql.cursors.Cursor]":
@@ -95,3 +104,43 @@ def install(data: Path) -> None:
     command = [program("mariadb-install-db"), "--no-defaults", f"--datadir={data}", "--skip-test-db"]
     command += ["--auth-root-authentication-method=normal"]
     subprocess.run(command, check=True, capture_output=True, cwd="/", **as_user())
+
+
+WAITS = ("rpl_semi_sync_master_timeout = 3600000", "rpl_semi_sync_master_enabled = 1")
+"""A commit waits for as long as it takes."""
+
+
+@contextmanager
+def mariadb_pair(waits: bool) -> Iterator[Pair]:
+    """A server and its replica; `waits`: no commit is seen before the replica has it."""
+    logs = ["--log-bin", "--binlog-format=ROW"]
+    followers = ["--read-only", "--relay-log=relay", "--rpl-semi-sync-slave-enabled=1", "--server-id=2"]
+    with (
+        mariadb_server([*logs, "--server-id=1"]) as first,
+        mariadb_server([*logs, *followers]) as second,
+        Proxy(first.port) as link,
+    ):
+        second.execute(
+            f"CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = {link.port}, MASTER_USER = 'notwice', "
+            f"MASTER_PASSWORD = '{ADDRESS['password']}', MASTER_USE_GTID = slave_pos",
+            "START SLAVE",
+        )
+        wait_until(lambda: second.facts("SHOW SLAVE STATUS")["Slave_IO_Running"] == "Yes")
+        if waits:
+            first.execute(*(f"SET GLOBAL {setting}" for setting in WAITS))
+            clients = "SHOW STATUS LIKE 'Rpl_semi_sync_master_clients'"
+            wait_until(lambda: first.facts(clients)["Value"] == "1")
+
+        def promote() -> None:
+            second.execute("STOP SLAVE IO_THREAD")
+            wait_until(lambda: has_applied_all(second.facts("SHOW SLAVE STATUS")))
+            second.execute("STOP SLAVE", "RESET SLAVE ALL", "SET GLOBAL read_only = 0")
+
+        near = first.url(timeout=2)
+        yield Pair(first, link, near, near.replace(str(first.port), str(second.port)), promote)
+
+
+def has_applied_all(facts: dict[str, Any]) -> bool:
+    """Whether a replica has carried out all that it has heard of."""
+    heard = facts["Master_Log_File"], facts["Read_Master_Log_Pos"]
+    return heard == (facts["Relay_Master_Log_File"], facts["Exec_Master_Log_Pos"])

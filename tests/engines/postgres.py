@@ -113,9 +113,9 @@ def make_data(path: Path, data: Path) -> None:
     subprocess.run([*make, "--no-sync", "--wal-segsize=1"], check=True, capture_output=True, cwd="/", **as_user())
 
 
-def copy_of(server: PostgresServer, path: Path, data: Path) -> None:
-    """Make the files of a standby of `server`."""
-    copy = [str(path / "pg_basebackup"), "-D", str(data), "-h", "127.0.0.1", "-p", str(server.port), "-U", "notwice"]
+def copy_of(port: int, path: Path, data: Path) -> None:
+    """Make the files of a standby of the server behind a port."""
+    copy = [str(path / "pg_basebackup"), "-D", str(data), "-h", "127.0.0.1", "-p", str(port), "-U", "notwice"]
     subprocess.run([*copy, "-R", "-c", "fast", "--no-sync"], check=True, capture_output=True, cwd="/", **as_user())
 
 

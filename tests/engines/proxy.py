@@ -5,10 +5,12 @@ It runs in threads of its own on a free loopback port. What it does to the next 
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Self
 
+Swallows = Callable[[], bool]
 BLOCK = 65_536
 TIMEOUT_S = 30
 
@@ -18,7 +20,8 @@ class Proxy:
 
     ``trips`` counts how often a client, having heard or not yet said anything, sent something and then heard something
     back. ``cut(after)`` ends each connection after so many bytes of an answer were passed on; ``black_hole`` swallows
-    what either side says; ``hold`` keeps answers back until it is cleared.
+    what either side says, ``cut_off`` what is said by and to some addresses; ``hold`` keeps answers back until it is
+    cleared.
     """
 
     def __init__(self, port: int) -> None:
@@ -31,6 +34,7 @@ class Proxy:
         self._go_on.set()
         self._left: int | None = None
         self.black_hole = False
+        self.cut_off: Collection[str] = ()
         self.trips = 0
         self.connections = 0
         self.bytes_heard = 0
@@ -80,11 +84,14 @@ class Proxy:
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
-                client, _ = self._listener.accept()
+                client, (address, _) = self._listener.accept()
                 self.connections += 1
-                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+                threading.Thread(target=self._serve, args=(client, address), daemon=True).start()
 
-    def _serve(self, client: socket.socket) -> None:
+    def _swallows(self, address: str) -> bool:
+        return self.black_hole or address in self.cut_off
+
+    def _serve(self, client: socket.socket, address: str) -> None:
         try:
             server = socket.create_connection(("127.0.0.1", self._target))
         except OSError:
@@ -95,30 +102,30 @@ class Proxy:
             self._sockets.update(pair)
         for each in pair:
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        said = threading.Event()
-        back = threading.Thread(target=self._answer, args=(server, client, said), daemon=True)
+        said, swallows = threading.Event(), partial(self._swallows, address)
+        back = threading.Thread(target=self._answer, args=(server, client, said, swallows), daemon=True)
         back.start()
-        self._ask(client, server, said)
+        self._ask(client, server, said, swallows)
         back.join(TIMEOUT_S)
         with self._lock:
             self._sockets.difference_update(pair)
         for each in pair:
             each.close()
 
-    def _ask(self, client: socket.socket, server: socket.socket, said: threading.Event) -> None:
+    def _ask(self, client: socket.socket, server: socket.socket, said: threading.Event, swallows: Swallows) -> None:
         with suppress(OSError):
             while data := client.recv(BLOCK):
-                if self.black_hole:
+                if swallows():
                     continue
                 said.set()
                 server.sendall(data)
         _end(client, server)
 
-    def _answer(self, server: socket.socket, client: socket.socket, said: threading.Event) -> None:
+    def _answer(self, server: socket.socket, client: socket.socket, said: threading.Event, swallows: Swallows) -> None:
         with suppress(OSError):
             while data := server.recv(BLOCK):
                 self._go_on.wait(TIMEOUT_S)
-                if self.black_hole:
+                if swallows():
                     continue
                 if said.is_set():
                     said.clear()

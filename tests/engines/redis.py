@@ -6,13 +6,16 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import redis
 
 from tests.engines.private import GROUP, START_S, USER, Server, missing, server_folder, wait_until
+from tests.engines.proxy import Proxy
+from tests.engines.takeovers import Pair
 
 REDIS, VALKEY = "redis", "valkey"
 KINDS = [REDIS, VALKEY]
@@ -23,7 +26,9 @@ SAFE = ("--appendonly", "yes", "--appendfsync", "always", "--save", "", "--repl-
 
 
 class RedisServer(Server):
-    """One server, alone or a node."""
+    """One server, alone or a node. Others know it by the port `announced`."""
+
+    announced: int
 
     def url(self, **options: object) -> str:
         """The URL of a store, by default under a prefix that nobody has used yet."""
@@ -61,9 +66,47 @@ class Cluster:
         for node in self.nodes:
             with node.client() as client:
                 facts = client.info("replication")
-            if facts["role"] == "slave" and facts["master_port"] == master.port:
+            if facts["role"] == "slave" and facts["master_port"] == master.announced:
                 return node
         raise AssertionError(f"{master.port} has no replica")
+
+
+@dataclass(frozen=True)
+class Doors:
+    """What leads to a node, and the address from which it speaks to others."""
+
+    address: str
+    clients: Proxy
+    bus: Proxy
+
+    def cut_off(self, addresses: Collection[str]) -> None:
+        """Let nothing pass from and to these addresses; what was connected is ended once they may pass again."""
+        for door in (self.clients, self.bus):
+            door.cut_off = addresses
+            if not addresses:
+                door.reset()
+
+
+class ClusterWithDoors(Cluster):
+    """A cluster that can be parted."""
+
+    def __init__(self, nodes: Sequence[RedisServer], doors: Sequence[Doors]) -> None:
+        super().__init__(nodes)
+        self._doors = doors
+
+    @contextmanager
+    def without(self, node: RedisServer) -> Iterator[None]:
+        """Meanwhile one node and all others don't hear each other; clients hear everybody."""
+        here = self._doors[self.nodes.index(node)]
+        others = [doors for doors in self._doors if doors is not here]
+        for doors in others:
+            doors.cut_off({here.address})
+        here.cut_off({doors.address for doors in others})
+        try:
+            yield
+        finally:
+            for doors in self._doors:
+                doors.cut_off(())
 
 
 def query(options: dict[str, object]) -> str:
@@ -120,7 +163,9 @@ def server_in(data: Path, program: Path, port: int, settings: Sequence[str], *, 
         shutil.chown(data, USER, GROUP)
     given = ["--port", str(port), "--bind", "127.0.0.1", "--dir", str(data)]
     command = [str(program), *given, *settings]
-    return RedisServer(command, port=port, log=data / "log", answers=answers, own_user=own_user)
+    server = RedisServer(command, port=port, log=data / "log", answers=answers, own_user=own_user)
+    server.announced = port
+    return server
 
 
 @contextmanager
@@ -134,6 +179,24 @@ def redis_server(kind: str, settings: Sequence[str] = SAFE) -> Iterator[RedisSer
 
 
 @contextmanager
+def redis_pair(waits: bool, *, kind: str) -> Iterator[Pair]:
+    """A server and its replica; `waits`: a claim counts once the replica has it."""
+    with redis_server(kind) as first, redis_server(kind) as second, Proxy(first.port) as link:
+        with first.client() as writer, second.client() as client:
+            client.replicaof("127.0.0.1", link.port)
+            writer.set("warm", 1)
+            wait_until(lambda: bool(writer.wait(1, 1_000)))
+
+        def promote() -> None:
+            with second.client() as client:
+                client.replicaof("NO", "ONE")
+
+        near = first.url(safe="ignore", timeout=2, wait=int(waits))
+        far = near.replace(str(first.port), str(second.port)).replace("wait=1", "wait=0")
+        yield Pair(first, link, near, far, promote)
+
+
+@contextmanager
 def redis_cluster(kind: str, settings: Sequence[str] = (), *, node_timeout_ms: int = 2_000) -> Iterator[Cluster]:
     """Six nodes that have found each other. They are killed in the end."""
     with server_folder() as folder, ExitStack() as stack:
@@ -144,14 +207,39 @@ def redis_cluster(kind: str, settings: Sequence[str] = (), *, node_timeout_ms: i
             cluster += ["--cluster-node-timeout", str(node_timeout_ms)]
             nodes.append(server_in(folder / str(port), program, port, [*SAFE, *cluster, *settings]))
             stack.callback(nodes[-1].kill)
-        addresses = [f"127.0.0.1:{node.port}" for node in nodes]
-        make = [str(command_line), "--cluster", "create", *addresses, "--cluster-replicas", "1", "--cluster-yes"]
-        subprocess.run(make, check=True, capture_output=True, timeout=START_S)
-        wait_until(lambda: all(_is_at_rest(node) for node in nodes))
+        make_cluster(command_line, nodes)
         yield Cluster(nodes)
 
 
-def _is_at_rest(node: RedisServer) -> bool:
+@contextmanager
+def redis_cluster_with_doors(kind: str, *, node_timeout_ms: int) -> Iterator[ClusterWithDoors]:
+    """Six nodes that can be kept from hearing each other: each is reached through doors, and told by its address."""
+    with server_folder() as folder, ExitStack() as stack:
+        program, command_line = (reachable(each, folder) for each in programs(kind))
+        nodes, doors = [], []
+        for number, port in enumerate(free_ports(NODES)):
+            here = Doors(f"127.0.0.{number + 2}", *(stack.enter_context(Proxy(each)) for each in (port, bus_of(port))))
+            cluster = ["--cluster-enabled", "yes", "--cluster-port", str(bus_of(port))]
+            cluster += ["--cluster-node-timeout", str(node_timeout_ms), "--bind-source-addr", here.address]
+            cluster += ["--cluster-announce-ip", "127.0.0.1", "--cluster-announce-port", str(here.clients.port)]
+            cluster += ["--cluster-announce-bus-port", str(here.bus.port)]
+            nodes.append(server_in(folder / str(port), program, port, [*SAFE, *cluster]))
+            nodes[-1].announced = here.clients.port
+            doors.append(here)
+            stack.callback(nodes[-1].kill)
+        make_cluster(command_line, nodes)
+        yield ClusterWithDoors(nodes, doors)
+
+
+def make_cluster(command_line: Path, nodes: Sequence[RedisServer]) -> None:
+    """Let nodes find each other, and wait for that."""
+    addresses = [f"127.0.0.1:{node.announced}" for node in nodes]
+    make = [str(command_line), "--cluster", "create", *addresses, "--cluster-replicas", "1", "--cluster-yes"]
+    subprocess.run(make, check=True, capture_output=True, timeout=START_S)
+    wait_until(lambda: all(map(is_at_rest, nodes)))
+
+
+def is_at_rest(node: RedisServer) -> bool:
     """Whether a node knows the whole cluster, and its link to the other of its pair is up."""
     with node.client() as client:
         facts = client.info("replication")

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 import pytest
 
 from tests.engines.disks import Disk, disk_in, loses_in_some_power_cut, lost_in_power_cuts, survives_a_full_disk
-from tests.engines.mariadb import SETUP, MariadbServer, install, mariadb_server, server_on
+from tests.engines.mariadb import SETUP, MariadbServer, install, mariadb_pair, mariadb_server, server_on
 from tests.engines.outages import run_through_kills
 from tests.engines.private import GROUP, USER, server_folder
+from tests.engines.takeovers import Paired, TakeOverCases
 
 DISK_BYTES = 256 * 1024 * 1024
 SMALL = ("--innodb-log-file-size=8M", "--innodb-buffer-pool-size=16M")
@@ -56,3 +57,11 @@ def test_callers_go_on_through_kills() -> None:
     """P1, P2, P9, C09: while the server is killed and comes back, each effect happens once and all get its answer."""
     with mariadb_server() as server:
         run_through_kills(server, server.url(safe="ignore", timeout=2))
+
+
+class TestTakeOvers(TakeOverCases):
+    """A server, and a replica that commits wait for (semi-synchronous replication), or don't."""
+
+    @pytest.fixture
+    def paired(self) -> Paired:
+        return mariadb_pair

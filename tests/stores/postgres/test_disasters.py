@@ -11,7 +11,6 @@ from notwice import StoreUnavailable
 from notwice.stores import open_store
 from notwice.stores.findings import UnsafeSettingsWarning
 from notwice.testing.conformance.records import insert, new_record, stored
-from tests.engines.claims import Claims, missing_in
 from tests.engines.disks import Disk, disk_in, loses_in_some_power_cut, lost_in_power_cuts, survives_a_full_disk
 from tests.engines.outages import run_through_kills
 from tests.engines.postgres import (
@@ -24,10 +23,11 @@ from tests.engines.postgres import (
     reachable,
     server_on,
 )
-from tests.engines.private import GROUP, USER, server_folder
+from tests.engines.private import GROUP, USER, server_folder, wait_until
+from tests.engines.proxy import Proxy
+from tests.engines.takeovers import Pair, Paired, TakeOverCases
 
 DISK_BYTES = 160 * 1024 * 1024
-ROUNDS = 2
 SMALL = ("shared_buffers=8MB", "min_wal_size=2MB", "max_wal_size=8MB")
 LAZY = (*SMALL, "synchronous_commit=off", "wal_writer_delay=1s")
 
@@ -77,57 +77,41 @@ def test_callers_go_on_through_kills() -> None:
 
 
 @contextmanager
-def pair(*, waits: bool) -> Iterator[tuple[PostgresServer, PostgresServer]]:
+def pair(waits: bool) -> Iterator[Pair]:
     """A server and a standby; `waits`: each commit is on both."""
-    names = "synchronous_standby_names=*" if waits else "synchronous_standby_names="
-    with postgres_server(SYSTEM) as first, server_folder() as folder:
+    with postgres_server(SYSTEM) as first, server_folder() as folder, Proxy(first.port) as link:
         path = path_of(folder)
-        copy_of(first, path, folder / "standby")
+        copy_of(link.port, path, folder / "standby")
         with server_on(folder / "standby", path) as standby:
-            first.set(names)
+            first.set(f"synchronous_standby_names={'*' if waits else ''}")
             with first.connect() as connection:
-                while not connection.execute("SELECT 1 FROM pg_stat_replication").fetchone():
-                    pass  # until the standby has found its first
-            yield first, standby
+                wait_until(lambda: connection.execute("SELECT 1 FROM pg_stat_replication").fetchone() is not None)
+
+            def promote() -> None:
+                with standby.connect() as connection:
+                    assert connection.execute("SELECT pg_promote()").fetchone() == (True,)
+
+            near = first.url(safe="ignore", timeout=2)
+            yield Pair(first, link, near, near.replace(str(first.port), str(standby.port)), promote)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("waits", [True, False], ids=["synchronous", "asynchronous"])
-def test_fail_overs(waits: bool) -> None:
-    """P1: where commits wait for the standby that takes over, no claim is lost; where they don't, some are."""
-    lost = 0
-    for _ in range(ROUNDS):
-        with pair(waits=waits) as (first, standby):
-            url = first.url(safe="ignore", timeout=2)
-            claims = Claims(url)
-            assert claims.enough.wait(30)
-            if not waits:
-                standby.kill()  # it falls behind, as standbys do
-                claims.wait_for(len(claims.acknowledged) + 50)
-            acknowledged = list(claims.acknowledged)
-            first.kill()
-            claims.join()
-            if not waits:
-                standby.start()
-            with standby.connect() as connection:
-                assert connection.execute("SELECT pg_promote()").fetchone() == (True,)
-            store = open_store(url.replace(str(first.port), str(standby.port)))
-            lost += missing_in(store, acknowledged)
-            store.close()
-    assert (lost == 0) is waits
+class TestTakeOvers(TakeOverCases):
+    """A server, and a standby that commits wait for, or don't."""
+
+    @pytest.fixture
+    def paired(self) -> Paired:
+        return pair
 
 
 def test_a_standby_that_runs_is_refused() -> None:
     """C13: a standby that could be read is not: what it shows may be old. That nothing waits for it is warned of."""
-    with pair(waits=False) as (first, standby):
-        url = first.url()
-        store = open_store(url)
+    with pair(waits=False) as servers:
+        store = open_store(servers.near.replace("safe=ignore", "safe=warn"))
         with pytest.warns(UnsafeSettingsWarning, match="synchronous_standby_names"):
             insert(store, new_record())
         store.close()
-        store = open_store(url.replace(str(first.port), str(standby.port)))
+        store = open_store(servers.far)
         with pytest.raises(StoreUnavailable):
             stored(store, new_record())
         store.close()
-        with standby.connect() as connection:
-            assert connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,)
+        servers.promote()  # it was a standby until now

@@ -26,10 +26,14 @@ from tests.engines.redis import (
     VALKEY,
     Cluster,
     RedisServer,
+    is_at_rest,
     is_master,
     redis_cluster,
+    redis_cluster_with_doors,
+    redis_pair,
     redis_server,
 )
+from tests.engines.takeovers import ROUNDS, Paired, TakeOverCases
 
 HASTY = Policy(lease=60, store_timeout=3)
 PATIENT = Policy(lease=60, store_timeout=3, wait=20)
@@ -52,9 +56,22 @@ def own_cluster() -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.fixture(params=range(ROUNDS))
+def again() -> None:
+    """Has a test repeated."""
+
+
 def run(client: Any, *command: object) -> Any:
     """Run a command for which redis-py has no types."""
     return client.execute_command(*command)
+
+
+class TestTakeOvers(TakeOverCases):
+    """A server, and a replica that claims wait for, or don't."""
+
+    @pytest.fixture(params=[REDIS, VALKEY])
+    def paired(self, request: pytest.FixtureRequest) -> Paired:
+        return partial(redis_pair, kind=request.param)
 
 
 @pytest.mark.parametrize("kind", [REDIS, VALKEY])
@@ -138,6 +155,7 @@ async def test_too_few_replicas_for_tasks(pair: tuple[RedisServer, RedisServer])
     await guard.close()
 
 
+@pytest.mark.usefixtures("again")
 def test_a_master_that_is_killed(own_cluster: Cluster) -> None:
     """P1: with wait=1 a fail-over loses no acknowledged claim, and grants none twice; clients find the new master."""
     url = own_cluster.url(timeout=2)
@@ -160,6 +178,7 @@ def test_a_master_that_is_killed(own_cluster: Cluster) -> None:
         each.close()
 
 
+@pytest.mark.usefixtures("again")
 def test_a_fail_over_to_a_replica_that_is_behind(own_cluster: Cluster) -> None:
     """The control: without wait, claims that the replica had not heard of are lost, and granted again."""
     url = own_cluster.url(timeout=2, wait=0, safe="ignore")
@@ -179,6 +198,29 @@ def test_a_fail_over_to_a_replica_that_is_behind(own_cluster: Cluster) -> None:
     again = store.apply([Insert(new_record(claim.key)) for claim in claims])
     assert 50 < sum(reply.won for reply in again) < 200
     store.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("waits", [True, False], ids=["waits", "control"])
+def test_a_master_that_is_cut_off(waits: bool) -> None:
+    """P1: a master that the others don't hear grants nothing that they grant again; the control without wait does."""
+    twice = 0
+    with redis_cluster_with_doors(VALKEY, node_timeout_ms=1_000) as cluster:
+        for _ in range(ROUNDS):
+            claims = Claims(cluster.url(timeout=2, wait=int(waits), safe="ignore"))
+            assert claims.enough.wait(30)
+            master = cluster.masters()[0]
+            replica = cluster.replica_of(master)
+            with cluster.without(master):
+                wait_until(partial(is_master, replica))
+            wait_until(lambda: all(map(is_at_rest, cluster.nodes)))
+            acknowledged = claims.join()
+            store = open_store(claims.url)
+            again = store.apply([Insert(new_record(record.key, id=record.id)) for record in acknowledged])
+            twice += sum(reply.won for reply in again)
+            print(f"{twice} of {len(acknowledged)} granted twice")
+            store.close()
+    assert (twice == 0) is waits
 
 
 def _answers(store: Store) -> bool:
