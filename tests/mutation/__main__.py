@@ -140,7 +140,7 @@ def _mutants(folder: Path) -> Iterator[Mutant]:
                 wanted = ending in (SURVIVED, UNTESTED)
                 diff = diff_of(name, path=meta.relative_to("mutants").with_suffix("")) if wanted else ""
                 place = re.sub(r"\.x_(?=[^.]*$)", ".", function.replace("notwice.", "", 1))
-                was, became = _lines(diff, "-"), _lines(diff, "+")
+                was, became = _lines(diff, "-"), _lines(diff, "+") or "+(nothing)"
                 yield Mutant(place, was, became, WORDS if wanted and is_in_words(was, became) else ending)
     finally:
         os.chdir(before)

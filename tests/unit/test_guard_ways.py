@@ -21,11 +21,13 @@ from notwice import (
     Operation,
     OperationUnresolved,
     Policy,
+    Privacy,
     StoreUnavailable,
     Unresolved,
     UnsupportedRecord,
     current_operation,
     hold,
+    new_key,
     reconcile,
     rerun,
 )
@@ -264,6 +266,15 @@ def test_what_runs_out_while_its_request_is_missing_is_held() -> None:
     world.own().suspend()
     world.guard.recovers(SCOPE, needs_request=True)(five)
     assert world.guard.recover() == Round(held=1)
+
+
+def test_a_worker_leaves_what_it_can_not_read() -> None:
+    """P14, P15: an unresolved record that is sealed with a key that is not here is counted, and no handler gets it."""
+    store = MemoryStore()
+    sealing = Guard(store, privacy=Privacy(keys=[new_key("2027-01")]))
+    cast("Operation", sealing.begin(SCOPE, KEY, policy=Policy(recovery=rerun), request="secret")).suspend("why")
+    assert Guard(store).recover({SCOPE: five}) == Round(unreadable=1)
+    assert sealing.recover({SCOPE: five}) == Round(finished=1)
 
 
 class Meanwhile:
