@@ -14,7 +14,7 @@ from notwice.model import Get
 from notwice.stores.mysql.place import place_of
 from notwice.stores.mysql.store import MysqlStore
 from notwice.stores.urls import parsed
-from tests.engines.faults import FaultCases, Subject
+from tests.engines.faults import CUTS, FaultCases, Subject
 from tests.engines.mariadb import MariadbServer, mariadb_server, program
 from tests.engines.private import as_user, server_folder, wait_until
 from tests.engines.proxy import Proxy
@@ -51,7 +51,7 @@ class TestFaults(FaultCases):
             opened=lambda url: MysqlStore(place_of(parsed(url))),
             sessions=lambda: len(sessions(mariadb)),
             end_sessions=partial(end_sessions, mariadb),
-            step_bytes=9,
+            cuts=CUTS // 4,
         )
 
 
