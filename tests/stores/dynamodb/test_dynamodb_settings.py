@@ -21,6 +21,7 @@ from notwice.stores.findings import UnsafeSettingsWarning
 from notwice.testing.conformance.records import insert, new_record
 from tests.engines.dynamodb import new_table
 from tests.engines.private import Server
+from tests.engines.settings import assert_found
 
 SOUND: dict[str, Any] = {
     "describe_table": {
@@ -60,10 +61,7 @@ def expiry_with(**description: object) -> dict[str, Any]:
 def test_each_setting_is_found(facts: Mapping[str, Any], name: str, severity: str) -> None:
     """Each setting that breaks a promise is found, alone, and said with what it means and what to do."""
     assert judged(SOUND) == []
-    (finding,) = judged(facts)
-    assert (finding.name, finding.severity) == (name, severity)
-    assert finding.meaning
-    assert finding.remedy
+    assert_found(judged, facts, (name, severity))
 
 
 def test_strong_replicas_are_safe() -> None:

@@ -6,13 +6,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from notwice import Guard, Operation, StoreUnavailable
-from notwice.cli import main
-from notwice.stores.findings import UnsafeSettingsWarning
+from notwice import Guard, StoreUnavailable
 from notwice.stores.mysql.checks import findings, judged
 from notwice.stores.mysql.place import place_of
 from notwice.stores.urls import parsed
 from tests.engines.mariadb import MariadbServer, mariadb_server
+from tests.engines.settings import Database, TableCases, assert_found, assert_heeded, begins
 
 SAFE = {
     "innodb_flush_log_at_trx_commit": "1",
@@ -31,30 +30,25 @@ SAFE = {
 }
 
 
-def begins(url: str) -> bool:
-    with Guard.open(url) as guard:
-        return isinstance(guard.begin("s", "k", request=1), Operation)
-
-
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_user_who_may_make_no_tables(mariadb: MariadbServer, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without the right to make tables the error says what to do; with the printed SQL carried out, it works."""
-    mariadb.execute(
-        "CREATE USER clerk@'127.0.0.1' IDENTIFIED BY 'clerk'",
-        "GRANT SELECT, INSERT, UPDATE, DELETE ON notwice.* TO clerk@'127.0.0.1'",
-    )
-    url = mariadb.url()
-    as_clerk = f"mysql://clerk:clerk@{url.partition('@')[2]}"
-    with pytest.raises(StoreUnavailable, match="migrate --dry-run"):
-        begins(as_clerk)
-    assert main(["migrate", "--store", url, "--dry-run"]) == 0
-    script = "".join(line for line in capsys.readouterr().out.splitlines(keepends=True) if not line.startswith("--"))
-    mariadb.execute(*(statement for statement in script.split(";\n") if statement.strip()))
-    assert begins(as_clerk)
-    assert main(["migrate", "--store", url]) == 0
-    assert "nothing to do" in capsys.readouterr().err
+class TestTables(TableCases):
+    """Tables of MariaDB."""
+
+    @pytest.fixture
+    def database(self, mariadb: MariadbServer) -> Iterator[Database]:
+        mariadb.execute(
+            "CREATE USER clerk@'127.0.0.1' IDENTIFIED BY 'clerk'",
+            "GRANT SELECT, INSERT, UPDATE, DELETE ON notwice.* TO clerk@'127.0.0.1'",
+        )
+        yield Database(
+            url=mariadb.url,
+            execute=mariadb.execute,
+            names=lambda url: place_of(parsed(url)).names,
+            clerk=lambda url: f"mysql://clerk:clerk@{url.partition('@')[2]}",
+        )
+        mariadb.execute("DROP USER clerk@'127.0.0.1'")
 
 
 def test_a_step_that_was_cut_off(mariadb: MariadbServer) -> None:
@@ -63,32 +57,6 @@ def test_a_step_that_was_cut_off(mariadb: MariadbServer) -> None:
     names = place_of(parsed(url)).names
     mariadb.execute(f"CREATE TABLE {names.versions} (number INTEGER NOT NULL PRIMARY KEY, reader_min INTEGER NOT NULL)")
     assert begins(url)
-
-
-@pytest.mark.parametrize(("number", "reader_min", "works"), [(2, 1, True), (2, 2, False)])
-def test_tables_of_a_newer_release(mariadb: MariadbServer, number: int, reader_min: int, works: bool) -> None:
-    """P14: tables of the next release are worked on if its step allows that, else refused before anything is done."""
-    url = mariadb.url()
-    assert begins(url)
-    mariadb.execute(f"INSERT INTO {place_of(parsed(url)).names.versions} VALUES ({number}, {reader_min})")
-    if works:
-        assert not begins(url)
-    else:
-        with pytest.raises(StoreUnavailable, match="newer release"):
-            begins(url)
-        assert main(["migrate", "--store", url]) == 1
-
-
-def test_tables_that_are_gone(mariadb: MariadbServer) -> None:
-    """Tables that somebody drops don't come back by themselves: what was in them would count as never begun."""
-    url = mariadb.url()
-    names = place_of(parsed(url)).names
-    with Guard.open(url) as guard:
-        guard.begin("s", "k")
-        mariadb.execute(f"DROP TABLE {names.records}, {names.versions}")
-        for _ in range(2):
-            with pytest.raises(StoreUnavailable, match="gone"):
-                guard.begin("s", "other")
 
 
 def test_a_replica_is_not_read(mariadb: MariadbServer) -> None:
@@ -131,10 +99,7 @@ def test_each_unsafe_setting_is_found(changed: Mapping[str, str], name: str, sev
     assert judged(SAFE) == []
     assert judged({**SAFE, "replicas": "1", "rpl_semi_sync_master_enabled": "ON"}) == []
     assert judged({**SAFE, "log_bin": "OFF", "sync_binlog": "0", "binlog_format": "STATEMENT"}) == []
-    (finding,) = judged({**SAFE, **changed})
-    assert (finding.name, finding.severity) == (name, severity)
-    assert finding.meaning
-    assert finding.remedy
+    assert_found(judged, {**SAFE, **changed}, (name, severity))
 
 
 @contextmanager
@@ -154,12 +119,7 @@ def test_an_unsafe_setting_of_a_server(mariadb: MariadbServer) -> None:
         assert findings(connection) == []
         with flipped(mariadb, name, "2", "1"):
             assert [finding.name for finding in findings(connection)] == [name]
-            with pytest.warns(UnsafeSettingsWarning, match=name) as told:
-                assert begins(mariadb.url(safe="warn"))
-            assert len(told) == 1
-            with pytest.raises(StoreUnavailable, match=f"safe=require.*{name}"):
-                begins(mariadb.url(safe="require"))
-            assert begins(mariadb.url(safe="ignore"))
+            assert_heeded(mariadb.url, name)
 
 
 def test_a_table_of_another_engine(mariadb: MariadbServer) -> None:
@@ -226,15 +186,3 @@ def test_addresses(options: str, told: Mapping[str, object]) -> None:
     assert place.driver == {**address, **told}
     assert place.shown == "mysql://[::1]:3307/db"
     assert place_of(parsed("mysql://host/db")).driver["port"] == 3306
-
-
-def test_looking_makes_no_tables(mariadb: MariadbServer, capsys: pytest.CaptureFixture[str]) -> None:
-    """C52: what only looks, or works on what is there, makes no tables: where there are none, it says so."""
-    url = mariadb.url()
-    for command in (["ls"], ["stats"], ["show", "idem_1"], ["purge"]):
-        assert main([*command, "--store", url]) == 3
-        assert "no store was made here yet. `notwice migrate` makes it" in capsys.readouterr().err
-    assert main(["migrate", "--store", url, "--dry-run"]) == 0
-    assert "CREATE TABLE" in capsys.readouterr().out
-    assert begins(url)
-    assert main(["ls", "--store", url]) == 0

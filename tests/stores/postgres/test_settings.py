@@ -3,13 +3,13 @@
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
-from notwice import AsyncGuard, Guard, Operation, StoreUnavailable
+from notwice import AsyncGuard, StoreUnavailable
 from notwice.cli import main
 from notwice.stores import open_async_store
-from notwice.stores.findings import UnsafeSettingsWarning
 from notwice.stores.port import Store
 from notwice.stores.postgres.checks import NAMES, findings, judged
 from notwice.stores.postgres.place import place_of
@@ -17,6 +17,7 @@ from notwice.stores.postgres.rows import Statement
 from notwice.stores.postgres.store import PostgresStore
 from notwice.stores.urls import parsed
 from tests.engines.postgres import PostgresServer
+from tests.engines.settings import Database, TableCases, assert_found, assert_heeded, begins
 
 SAFE = {
     "in_recovery": "false",
@@ -30,40 +31,39 @@ SAFE = {
 }
 
 
-def begins(url: str) -> bool:
-    with Guard.open(url) as guard:
-        return isinstance(guard.begin("s", "k", request=1), Operation)
-
-
 # --- tables -----------------------------------------------------------------------------------------------------------
+
+
+class TestTables(TableCases):
+    """Tables of PostgreSQL."""
+
+    @pytest.fixture
+    def database(self, system_postgres: PostgresServer, clerk: str) -> Database:
+        return Database(
+            url=system_postgres.url,
+            execute=partial(execute, system_postgres),
+            names=lambda url: place_of(parsed(url)).names,
+            clerk=lambda url: url.replace("notwice@", f"{clerk}@"),
+        )
 
 
 @pytest.fixture
 def clerk(system_postgres: PostgresServer) -> Iterator[str]:
-    """A role that may read and write tables, but make none; gives how to write its URL."""
-    with system_postgres.connect() as connection:
-        connection.execute("CREATE ROLE clerk LOGIN")
-        connection.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
-        connection.execute("ALTER DEFAULT PRIVILEGES GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO clerk")
-        yield "clerk"
-        connection.execute("DROP OWNED BY clerk")
-        connection.execute("DROP ROLE clerk")
+    """A role that may read and write tables, but make none."""
+    execute(
+        system_postgres,
+        "CREATE ROLE clerk LOGIN",
+        "REVOKE CREATE ON SCHEMA public FROM PUBLIC",
+        "ALTER DEFAULT PRIVILEGES GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO clerk",
+    )
+    yield "clerk"
+    execute(system_postgres, "DROP OWNED BY clerk", "DROP ROLE clerk")
 
 
-def test_a_role_that_may_make_no_tables(
-    system_postgres: PostgresServer, clerk: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Without the right to make tables the error says what to do; with the printed SQL carried out, it works."""
-    url = system_postgres.url()
-    as_clerk = url.replace("notwice@", f"{clerk}@")
-    with pytest.raises(StoreUnavailable, match="migrate --dry-run"):
-        begins(as_clerk)
-    assert main(["migrate", "--store", url, "--dry-run"]) == 0
-    with system_postgres.connect() as connection:
-        connection.execute(capsys.readouterr().out.encode())
-    assert begins(as_clerk)
-    assert main(["migrate", "--store", url]) == 0
-    assert "nothing to do" in capsys.readouterr().err
+def execute(server: PostgresServer, *statements: str) -> None:
+    with server.connect() as connection:
+        for statement in statements:
+            connection.execute(statement.encode())
 
 
 def test_a_schema_of_its_own(system_postgres: PostgresServer) -> None:
@@ -75,35 +75,6 @@ def test_a_schema_of_its_own(system_postgres: PostgresServer) -> None:
     assert begins(system_postgres.url(schema="payments", table="guards"))
     with system_postgres.connect() as connection:
         assert connection.execute("SELECT count(*) FROM payments.guards").fetchone() == (1,)
-
-
-@pytest.mark.parametrize(("number", "reader_min", "works"), [(2, 1, True), (2, 2, False)])
-def test_tables_of_a_newer_release(system_postgres: PostgresServer, number: int, reader_min: int, works: bool) -> None:
-    """P14: tables of the next release are worked on if its step allows that, else refused before anything is done."""
-    url = system_postgres.url()
-    assert begins(url)
-    with system_postgres.connect() as connection:
-        versions = place_of(parsed(url)).names.versions
-        connection.execute(f"INSERT INTO {versions} VALUES (%s, %s)", (number, reader_min))
-    if works:
-        assert not begins(url)
-    else:
-        with pytest.raises(StoreUnavailable, match="newer release"):
-            begins(url)
-        assert main(["migrate", "--store", url]) == 1
-
-
-def test_tables_that_are_gone(system_postgres: PostgresServer) -> None:
-    """Tables that somebody drops don't come back by themselves: what was in them would count as never begun."""
-    url = system_postgres.url()
-    names = place_of(parsed(url)).names
-    with Guard.open(url) as guard:
-        guard.begin("s", "k")
-        with system_postgres.connect() as connection:
-            connection.execute(f"DROP TABLE {names.records}, {names.versions}")
-        for _ in range(2):
-            with pytest.raises(StoreUnavailable, match="gone"):
-                guard.begin("s", "other")
 
 
 def test_a_database_of_another_encoding(system_postgres: PostgresServer) -> None:
@@ -134,10 +105,7 @@ def test_each_unsafe_setting_is_found(changed: Mapping[str, str], name: str, sev
     """Each setting that breaks a promise is named, with what it means and what to do; the safe ones are not."""
     assert judged(SAFE) == []
     assert judged({**SAFE, "standbys": "1", "synchronous_standby_names": "a"}) == []
-    (finding,) = judged({**SAFE, **changed})
-    assert (finding.name, finding.severity) == (name, severity)
-    assert finding.meaning
-    assert finding.remedy
+    assert_found(judged, {**SAFE, **changed}, (name, severity))
 
 
 FLIPS = {
@@ -183,12 +151,7 @@ def test_unsafe_settings_of_a_server(packaged_postgres: PostgresServer, name: st
     with flipped(packaged_postgres, name, FLIPS[name]):
         with packaged_postgres.connect() as connection:
             assert [finding.name for finding in findings(connection)] == [name]
-        with pytest.warns(UnsafeSettingsWarning, match=name) as told:
-            assert begins(packaged_postgres.url())
-        assert len(told) == 1
-        with pytest.raises(StoreUnavailable, match=f"safe=require.*{name}"):
-            begins(packaged_postgres.url(safe="require"))
-        assert begins(packaged_postgres.url(safe="ignore"))
+        assert_heeded(packaged_postgres.url, name)
 
 
 def test_safe_settings_are_not_warned_of(packaged_postgres: PostgresServer) -> None:
@@ -243,22 +206,6 @@ def test_urls_that_are_refused(url: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence) as told:
         place_of(parsed(url))
     assert "cret" not in str(told.value)
-
-
-@pytest.mark.parametrize("command", [["ls"], ["stats"], ["show", "idem_1"], ["purge"]], ids=lambda words: words[0])
-def test_looking_makes_no_tables(
-    system_postgres: PostgresServer, capsys: pytest.CaptureFixture[str], command: list[str]
-) -> None:
-    """C52: what only looks, or works on what is there, makes no tables: where there are none, it says so."""
-    url = system_postgres.url()
-    assert main([*command, "--store", url]) == 3
-    assert "no store was made here yet. `notwice migrate` makes it" in capsys.readouterr().err
-    with pytest.raises(StoreUnavailable, match="no store was made here yet"):
-        begins(f"{url}&tables=expect")
-    assert main(["migrate", "--store", url, "--dry-run"]) == 0
-    assert "CREATE TABLE" in capsys.readouterr().out
-    assert begins(url)
-    assert main(["ls", "--store", url]) == 0
 
 
 @pytest.mark.parametrize("command", ["ls", "migrate", "doctor"])
