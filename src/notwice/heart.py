@@ -81,7 +81,7 @@ class Hold:
         self.run_until = run_until
         self.confirmed_at = confirmed_at
         self.forgiving = False
-        self.removed = False  # never again otherwise once it is: a beat may be under way, and must not put it back
+        self.removed = False  # for good: a beat that is under way must not put it back
         self.tick = 0
 
 

@@ -15,7 +15,7 @@ from notwice.codec import check_encodable
 from notwice.decorate import computed, isawaitable, refuse_lazy, returned
 from notwice.errors import NotwiceError, OwnershipLost, StoreUnavailable
 from notwice.model import Result
-from notwice.operation_base import BEAT, CURRENT, Move, OperationBase
+from notwice.operation_base import BEAT, CURRENT, JoinedEnd, Move, OperationBase
 from notwice.results import OMITTED
 from notwice.runtime import drive, drive_async, drive_within, drive_within_async
 from notwice.steps import Step
@@ -183,15 +183,15 @@ class Operation(OperationBase):
             self._failed(error)
             raise
         if move.ends:
-            self._ended_on(store, written)
+            self._joined = JoinedEnd(store, written)
 
-    def _look_back(self, error: BaseException | None) -> bool:
+    def _look_back(self, end: JoinedEnd, error: BaseException | None) -> bool:
         """Find out what became of an end on the caller's transaction. Gives whether nothing is left to be done."""
-        joined = cast("Joined", self._joined)
+        store = cast("Joined", end.store)
         with self._hold.gate.turn:
-            fate = joined.fate(self._written) if joined.is_open() else None
+            fate = store.fate(end.written) if store.is_open() else None
             if fate is Fate.OPEN:
-                self._judge(fate, error)
+                self._judge(end, fate, error)
                 return error is None  # what comes of it is not known yet
             try:
                 drive(flows.look_for_end(self._own), self._runtime, self._policy.store_timeout_seconds)
@@ -199,7 +199,7 @@ class Operation(OperationBase):
                 if self._within is not None:
                     return True
             if not self._own.ended:
-                self._judge(joined.fate(self._written) if fate is None else fate, error)
+                self._judge(end, store.fate(end.written) if fate is None else fate, error)
                 return False
         self._found()
         return True
@@ -216,14 +216,14 @@ class Operation(OperationBase):
         self._runtime.heart.remove(self._hold)  # first: whatever interrupts the rest, nobody is at work any more
         if self._is_over(error):
             return
-        if self.joined and self._look_back(error):
+        if self._joined is not None and self._look_back(self._joined, error):
             return
         try:
             if self._within is None:
                 self._move(self._leaving(error))
         except NotwiceError as failure:
             behind = self.joined and isinstance(failure, StoreUnavailable)  # then it is settled behind the caller
-            if error is not None or (behind and self._fate is not Fate.PARTED):
+            if error is not None or (behind and not self._known_undone):
                 return
             if not behind:
                 raise
@@ -383,15 +383,15 @@ class AsyncOperation(OperationBase):
             self._failed(error)
             raise
         if move.ends:
-            self._ended_on(store, written)
+            self._joined = JoinedEnd(store, written)
 
-    async def _look_back(self, error: BaseException | None) -> bool:
+    async def _look_back(self, end: JoinedEnd, error: BaseException | None) -> bool:
         """Find out what became of an end on the caller's transaction. Gives whether nothing is left to be done."""
-        joined = cast("AsyncJoined", self._joined)
+        store = cast("AsyncJoined", end.store)
         async with self._hold.gate.turn_async:
-            fate = await joined.fate(self._written) if joined.is_open() else None
+            fate = await store.fate(end.written) if store.is_open() else None
             if fate is Fate.OPEN:
-                self._judge(fate, error)
+                self._judge(end, fate, error)
                 return error is None  # what comes of it is not known yet
             try:
                 await drive_async(flows.look_for_end(self._own), self._runtime, self._policy.store_timeout_seconds)
@@ -399,7 +399,7 @@ class AsyncOperation(OperationBase):
                 if self._within is not None:
                     return True
             if not self._own.ended:
-                self._judge(await joined.fate(self._written) if fate is None else fate, error)
+                self._judge(end, await store.fate(end.written) if fate is None else fate, error)
                 return False
         self._found()
         return True
@@ -416,14 +416,14 @@ class AsyncOperation(OperationBase):
         self._runtime.heart.remove(self._hold)  # first: whatever interrupts the rest, nobody is at work any more
         if self._is_over(error):
             return
-        if self.joined and await self._look_back(error):
+        if self._joined is not None and await self._look_back(self._joined, error):
             return
         try:
             if self._within is None:
                 await self._move(self._leaving(error))
         except NotwiceError as failure:
             behind = self.joined and isinstance(failure, StoreUnavailable)  # then it is settled behind the caller
-            if error is not None or (behind and self._fate is not Fate.PARTED):
+            if error is not None or (behind and not self._known_undone):
                 return
             if not behind:
                 raise

@@ -51,12 +51,25 @@ make_move = maker(Move)
 BEAT: Final = Move("", core.beaten)
 
 
+class JoinedEnd:
+    """A last move on the caller's transaction: where it was made, what it wrote, and what became of that.
+
+    ``fate`` is ``None`` until it is asked for, and where it is committed.
+    """
+
+    __slots__ = ("fate", "store", "written")
+
+    def __init__(self, store: Joined | AsyncJoined, written: Record) -> None:
+        self.store = store
+        self.written = written
+        self.fate: Fate | None = None
+
+
 class OperationBase:
     """An operation without its moves."""
 
     __slots__ = (
         "__weakref__",
-        "_fate",
         "_hold",
         "_home",
         "_joined",
@@ -70,7 +83,6 @@ class OperationBase:
         "_told_lost",
         "_unproven",
         "_within",
-        "_written",
         "guarded",
     )
 
@@ -103,9 +115,7 @@ class OperationBase:
         self._steps: Steps | None = None  # made by the first step
         self._home = self._lane()  # the task or thread that runs the handler
         self._within = within  # where a claim on the caller's transaction goes on
-        self._joined: Joined | AsyncJoined | None = None  # where a last move was made, which may not be committed
-        self._written = own.record  # what that move wrote
-        self._fate: Fate | None = None  # what became of it, once that was asked for and it is not committed
+        self._joined: JoinedEnd | None = None  # a last move, which may not be committed
         self._patient = False  # it is a worker's: who else asks for it has a pace of their own
         self._unproven = False  # its handler has returned or was refused an end, and what it did may stay
         if guarded and within is None:
@@ -233,7 +243,7 @@ class OperationBase:
     def _suspending(self, error: object, answer: Result | None) -> Move:
         kind = type(error).__name__ if isinstance(error, BaseException) else ""
         answer = None if answer is None else result_of(answer)
-        unasked = self.joined and self._fate is None  # it is suspended by hand, after an end on a transaction
+        unasked = self._joined is not None and self._joined.fate is None  # suspended by hand, after an end on one
         proves = not ((self._unproven or unasked) and self._own.record.terms.atomic)
         change = partial(
             core.suspended,
@@ -302,8 +312,7 @@ class OperationBase:
         """The move for a handler that left without one."""
         policy = self._policy
         if error is None and self.joined:
-            parted = self._fate is Fate.PARTED
-            how = "went back to a savepoint from before that" if parted else "was not committed"
+            how = "went back to a savepoint from before that" if self._known_undone else "was not committed"
             return self._suspending(f"ended on a transaction that {how}", None)
         if error is None:
             self._unproven = True
@@ -326,7 +335,7 @@ class OperationBase:
         """Whether nothing is left to do for a handler that leaves; who never heard of its loss is to hear of it now."""
         if self._process is not self._runtime.process:
             return True
-        if error is None and self.joined and not self._own.ended and self._own.pending is None:
+        if error is None and self._joined is not None and not self._own.ended and self._own.pending is None:
             return False  # it is to be looked for
         if error is None:
             return self.ended and (not self.lost or self._told_lost)
@@ -334,19 +343,20 @@ class OperationBase:
             return True  # the caller's transaction is rolled back, and the claim with it
         return self._own.ended or self._own.pending is not None  # what was joined may have been rolled back
 
-    def _ended_on(self, store: Joined | AsyncJoined, written: Record) -> None:
-        """Note that a last move was made on the caller's transaction."""
-        self._joined, self._written, self._fate = store, written, None
-
-    def _judge(self, fate: Fate, error: BaseException | None) -> None:
+    def _judge(self, end: JoinedEnd, fate: Fate, error: BaseException | None) -> None:
         """Note what became of an end on the caller's transaction that is not committed.
 
-        An exception says that the whole transaction is rolled back, unless it is known better. Who leaves without one
-        may have committed what was done before a savepoint.
+        An exception says that the whole transaction is rolled back, unless a savepoint is known of. Who leaves without
+        an exception may have gone back to one that is not known of, too, and committed what was done before.
         """
-        self._fate = fate
-        if fate is Fate.PARTED or (fate is Fate.UNKNOWN and error is None):
+        end.fate = fate
+        if fate in {Fate.PARTED, Fate.NESTED} or (fate is Fate.UNKNOWN and error is None):
             self._unproven = True
+
+    @property
+    def _known_undone(self) -> bool:
+        """Whether an end on the caller's transaction is known to be rolled back, though that may go on."""
+        return self._joined is not None and self._joined.fate is Fate.PARTED
 
     def _found(self) -> None:
         """Tell of an end on the caller's transaction that was found to be committed."""
@@ -371,7 +381,7 @@ class OperationBase:
     def _not_kept(self) -> tuple[str, str]:
         """What became of an end on the caller's transaction, and what is left of the operation."""
         happened = "was ended on a transaction that was not committed"
-        if self._fate is Fate.PARTED:
+        if self._known_undone:
             happened = "was ended on a transaction that went back to a savepoint from before that"
         if self._within is not None:
             return happened, "nothing is kept of that: roll the transaction back, and begin the operation again"

@@ -10,7 +10,18 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from notwice import AsyncGuard, Guard, Policy, Privacy, Result, ResultKind, UnsupportedRecord, new_key, rerun
+from notwice import (
+    AsyncGuard,
+    Guard,
+    NotCompleted,
+    Policy,
+    Privacy,
+    Result,
+    ResultKind,
+    UnsupportedRecord,
+    new_key,
+    rerun,
+)
 from notwice.codec import seal, unseal
 from notwice.codec.sealing import INFLATED_BYTES_MAX, PRIVATE
 from notwice.model import Get, Query, Record, RecoveryKind, State, Terms, Unreadable
@@ -250,6 +261,31 @@ def test_sealed_records_on_a_callers_transaction(tmp_path: Path) -> None:
     assert isinstance(stored.record, Record)
     assert stored.record.sealed
     assert guard.call(lambda: pytest.fail("ran again"), scope="s", key="k").result == {"card": MARK}
+
+
+async def test_a_sealed_end_is_looked_for_on_a_callers_transaction(tmp_path: Path) -> None:
+    """C09: in the open transaction it is found, or, after a savepoint was gone back to, missed, by both faces."""
+    url = f"sqlite:///{tmp_path / 'records.db'}"
+    guard, loop = Guard.open(url, privacy=SEALING), AsyncGuard.open(url, privacy=SEALING)
+    with closing(sqlite3.connect(tmp_path / "records.db", isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        one: Any = guard.begin("s", "one", transaction=connection)
+        two: Any = await loop.begin("s", "two", transaction=connection)
+        connection.execute("SAVEPOINT callers")
+        one.complete(MARK)
+        await two.complete(MARK)
+        with one:
+            pass
+        async with two:
+            pass
+        connection.execute("ROLLBACK TO callers")
+        with pytest.raises(NotCompleted, match="went back to a savepoint"), one:
+            pass
+        with pytest.raises(NotCompleted, match="went back to a savepoint"):
+            async with two:
+                pass
+    guard.close()
+    await loop.close()
 
 
 async def test_both_faces_open_what_the_other_sealed() -> None:

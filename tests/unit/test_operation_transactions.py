@@ -94,24 +94,37 @@ def test_an_end_that_was_rolled_back_by_an_exception(shop: Shop) -> None:
     assert shop.own().attempt == 2
 
 
-def test_an_end_that_was_undone_with_a_savepoint(shop: Shop) -> None:
-    """P10, T22: what its transaction does not show any more is not completed, and what it does besides is not known."""
+def undone(shop: Shop) -> Any:
+    """An operation that was completed after a savepoint that its transaction has gone back to."""
     operation = shop.own()
     shop.transaction().execute("SAVEPOINT callers")
     operation.complete(5, transaction=shop.connection)
     shop.connection.execute("ROLLBACK TO callers")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(operation._runtime.store, "apply", lambda _: 1 / 0)  # it would wait for the lock of the caller
-        assert left(operation) == (
-            f"operation {operation.operation} was ended on a transaction that went back to a savepoint from before "
-            f"that; {HELD}"
-        )
-    shop.connection.execute("COMMIT")
-    pending = operation._own.pending
-    assert (pending.error, pending.terms.atomic) == (
-        "ended on a transaction that went back to a savepoint from before that",
-        False,
+    return operation
+
+
+def test_an_end_that_was_undone_with_a_savepoint(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P10, T22: what its transaction does not show any more is not completed, and what it does besides is not known."""
+    operation = undone(shop)
+    monkeypatch.setattr(operation._runtime.store, "apply", lambda _: 1 / 0)  # it would wait for the caller's lock
+    assert left(operation) == (
+        f"operation {operation.operation} was ended on a transaction that went back to a savepoint from before that; "
+        f"{HELD}"
     )
+    pending = operation._own.pending
+    assert pending.error == "ended on a transaction that went back to a savepoint from before that"
+    assert not pending.terms.atomic
+
+
+def test_an_end_that_was_undone_with_a_savepoint_before_an_exception(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P10: the exception is no word on what the transaction does besides: it is still open."""
+    operation = undone(shop)
+    monkeypatch.setattr(operation._runtime.store, "apply", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError, match="the handler's"), operation:
+        raise ZeroDivisionError("the handler's")
+    assert not operation._own.pending.terms.atomic
 
 
 def test_an_end_that_is_suspended_by_hand(shop: Shop) -> None:

@@ -142,8 +142,10 @@ class Fate(Enum):
     """The transaction is over, and nothing of it was committed."""
     PARTED = "parted"
     """The write was rolled back, and what else was done on the connection was not, or not yet: by a savepoint."""
+    NESTED = "nested"
+    """The transaction is over, and there was a savepoint: which of the last two became of it can't be found out."""
     UNKNOWN = "unknown"
-    """The transaction is over, and which of the last two became of it can't be found out."""
+    """The transaction is over, and not even that is known."""
 
 
 class Joined(Protocol):

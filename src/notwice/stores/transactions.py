@@ -7,9 +7,10 @@ What both have in common is that they begin a transaction late: with the first s
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from notwice.model import Op, Record, Reply, Swap
+from notwice.stores.port import Fate
 
 _FIRST_STATEMENT: Final = "SELECT 1"
 
@@ -41,26 +42,43 @@ async def async_driver_connection(transaction: object) -> Any:  # noqa: ANN401 -
     return (await connection.get_raw_connection()).driver_connection
 
 
-def going_on(transaction: object) -> Callable[[], bool]:
-    """Tells later whether the transaction that is open now still is, as far as the object that was handed over knows.
+class Handed(NamedTuple):
+    """What the object that was handed over knows of its transaction, where the driver's connection knows nothing.
 
-    Who has only the driver's connection may find another transaction on it, or somebody else's: a pool's. Of the
-    driver's connection itself that can't be known, and it is always said to be so.
+    ``goes_on`` tells later whether it may still be open: a pool gives the connection to others, who must not be
+    disturbed. ``nested`` is whether there is a savepoint that could be gone back to; ``None``: that is not known.
     """
-    packages = _packages_of(transaction)
+
+    goes_on: Callable[[], bool]
+    nested: bool | None
+
+    def fate_once_over(self) -> Fate:
+        """What became of a write that is not committed, once the transaction is over."""
+        return Fate.UNKNOWN if self.nested is None else Fate.NESTED if self.nested else Fate.UNDONE
+
+
+def handed_over(transaction: object) -> Handed:
+    """What `transaction` knows of the transaction that is open there now."""
     given: Any = transaction
+    packages = _packages_of(given)
     if "django" in packages:
-        connection = given.connection
-        return lambda: given.in_atomic_block and given.connection is connection
+        return Handed(_surely, nested=any(given.savepoint_ids))
     if "sqlalchemy" not in packages:
-        return lambda: True
+        return Handed(_surely, nested=None)
     if hasattr(given, "driver_connection"):
         connection = given.driver_connection
-        return lambda: given.driver_connection is connection
+        return Handed(lambda: given.driver_connection is connection, nested=None)
     if not hasattr(given, "exec_driver_sql"):
         given = _session_connection(given)
     begun = given.get_transaction()
-    return lambda: begun is not None and given.get_transaction() is begun
+    return Handed(
+        lambda: begun is not None and given.get_transaction() is begun, nested=bool(given.in_nested_transaction())
+    )
+
+
+def _surely() -> bool:
+    """There is no pool, and what the connection says goes."""
+    return True
 
 
 def is_explained(op: Op, seen: Reply) -> bool:

@@ -36,7 +36,7 @@ class Ledger:
     stale: tuple[type[Exception], ...] = ()  # how a transaction is told that it began too early
     committed: Callable[[str], list[tuple[Any, ...]]] = field(default=lambda _: [])
     blocks: Callable[[Any], AbstractContextManager[Any]] | None = None
-    keeps_book: bool = False  # the server knows of a transaction whether it was committed
+    tells_apart: bool = False  # the rollback of all from one to a savepoint, once the transaction is over
     patience: tuple[str, str, object] = ("", "", None)  # how it is told to wait for locks, and asked; and the answer
 
     def insert(self, transaction: Any, name: str) -> None:
@@ -139,7 +139,7 @@ def psycopg_ledger(server: PostgresServer, level: str, *, implicit: bool = False
         stale=(psycopg.errors.SerializationFailure,),
         committed=committed,
         blocks=psycopg.Connection.transaction,
-        keeps_book=True,
+        tells_apart=True,
         patience=("SET LOCAL lock_timeout = '7s'", "SELECT current_setting('lock_timeout')", "7s"),
     )
 
@@ -200,6 +200,7 @@ def sqlalchemy_ledger(base: Ledger, address: str, *, session: bool, **options: A
         execute=by_sqlalchemy,
         stale=(sqlalchemy.exc.DBAPIError, *base.stale),
         blocks=lambda given: given.begin_nested(),
+        tells_apart=True,
     )
 
 
@@ -222,4 +223,5 @@ def django_ledger(base: Ledger, names: Sequence[str]) -> Ledger:
         execute=by_cursor,
         stale=(django.db.utils.DatabaseError, *base.stale),
         blocks=lambda connection: transaction.atomic(using=connection.alias),
+        tells_apart=True,
     )

@@ -202,8 +202,8 @@ class Joining(Savepoints):
     def test_a_rollback_without_an_exception_is_told(self, ledger: Ledger, guard: Guard, key: str) -> None:
         """C09 (c): completed on a transaction that was not committed: told on leaving, and visible.
 
-        It is run by the next one where the server knows that nothing was committed. Elsewhere it may have been a
-        savepoint that was gone back to: it is held.
+        It is run by the next one where it is known that nothing was committed. Elsewhere it may have been a savepoint
+        that was gone back to: it is held.
         """
 
         def roll_back(operation: Operation) -> None:
@@ -216,9 +216,9 @@ class Joining(Savepoints):
             roll_back(operation)
         found = view_of(guard, key)
         assert (found.unresolved, found.record.state) == (True, State.ACCEPTED)
-        assert found.record.terms.atomic is ledger.keeps_book
+        assert found.record.terms.atomic is ledger.tells_apart
         again = guard.begin("s", key, policy=ATOMIC)
-        assert isinstance(again, Operation if ledger.keeps_book else Unresolved)
+        assert isinstance(again, Operation if ledger.tells_apart else Unresolved)
 
     def test_what_is_committed_is_known_on_leaving(self, ledger: Ledger, guard: Guard, key: str) -> None:
         """C09: after the commit the operation is over, and says so."""

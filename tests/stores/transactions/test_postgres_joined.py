@@ -148,17 +148,18 @@ def bare(postgres: PostgresServer) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("level", LEVELS[:1])
-@pytest.mark.parametrize("committed", [False, True])
-def test_left_by_an_exception_after_the_end(ledger: Ledger, guard: Guard, key: str, bare: Any, committed: bool) -> None:
+@pytest.mark.parametrize("end", ["commit", "rollback", "nothing"])
+def test_left_by_an_exception_after_a_savepoint(ledger: Ledger, guard: Guard, key: str, bare: Any, end: str) -> None:
     """C09, P10: the server tells the rollback of all from one to a savepoint, whatever else the connection does now."""
     with suppress(Crash), begun(guard, key, policy=ATOMIC) as operation:
         ledger.insert(bare, key)
         completed_and_undone(ledger, operation, bare)
-        bare.commit() if committed else bare.rollback()
+        if end != "nothing":
+            getattr(bare, end)()
         bare.execute("SELECT 'of another transaction'")
         raise Crash
     again = guard.begin("s", key, policy=ATOMIC)
-    assert isinstance(again, Unresolved if committed else Operation)
+    assert isinstance(again, Operation if end == "rollback" else Unresolved)
 
 
 @pytest.mark.parametrize("level", LEVELS[:1])
@@ -192,6 +193,7 @@ def test_a_transaction_that_can_not_be_asked(guard: Guard, key: str, bare: Any, 
         else:
             patch.setattr(PostgresStore, "_carry_out", refused)
     if away == "aborted":
+        assert operation._own.pending is None  # the transaction goes on, and nothing waits for its locks
         bare.execute("ROLLBACK TO callers")
     if away != "closed":
         bare.commit()

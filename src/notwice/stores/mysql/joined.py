@@ -14,7 +14,7 @@ savepoint with it, and is given to the caller as it is. Nothing is tried twice h
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
@@ -33,9 +33,10 @@ from notwice.stores.port import Fate, Joined
 from notwice.stores.shared import KeyLocked, name_of, refuse_repeated_names
 from notwice.stores.tables import answer_while_locked
 from notwice.stores.transactions import (
+    Handed,
     another_place,
     driver_connection,
-    going_on,
+    handed_over,
     no_connection,
     not_open,
     transaction_over,
@@ -70,7 +71,7 @@ def join(store: MysqlStore, transaction: object) -> Joined:
         raise another_place("one to another database of this server")
     quoted = bytes.fromhex(_hexadecimal(database)).decode().replace("`", "``")
     table = f"`{quoted}`.{store._place.names.records}"
-    return JoinedConnection(store, connection, table, wait_s=int(wait_s), goes_on=going_on(transaction))
+    return JoinedConnection(store, connection, table, wait_s=int(wait_s), handed=handed_over(transaction))
 
 
 class JoinedConnection:
@@ -83,13 +84,13 @@ class JoinedConnection:
         table: str,
         *,
         wait_s: int,
-        goes_on: Callable[[], bool],
+        handed: Handed,
     ) -> None:
         self._store = store
         self._table = table
         self._connection = connection
         self._wait_s = wait_s
-        self._goes_on = goes_on
+        self._handed = handed
         self._begun = False
 
     def apply(self, ops: Sequence[Op]) -> Sequence[Reply]:
@@ -104,9 +105,9 @@ class JoinedConnection:
         return bool(self._connection.open) and _in_transaction(self._connection)
 
     def fate(self, record: Record) -> Fate:
-        """What became of `record`, which was written here. Once the transaction is over, nobody can tell."""
-        if not self._goes_on() or not self.is_open():
-            return Fate.UNKNOWN
+        """What became of `record`, which was written here and is not committed."""
+        if not self._handed.goes_on() or not self.is_open():
+            return self._handed.fate_once_over()
         try:
             found = self._look(Get(record.namespace, record.id)).record
         except pymysql.MySQLError:  # the connection is gone

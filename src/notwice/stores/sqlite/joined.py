@@ -11,7 +11,7 @@ What others have committed is read on the store's own connection, which waits fo
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,9 +24,10 @@ from notwice.stores.sqlite.connection import is_busy
 from notwice.stores.sqlite.rows import Row, Write, look
 from notwice.stores.sqlite.store import Found, SqliteStore, _identity_of, _reply
 from notwice.stores.transactions import (
+    Handed,
     another_place,
     driver_connection,
-    going_on,
+    handed_over,
     is_explained,
     no_connection,
     not_open,
@@ -43,16 +44,16 @@ def join(store: SqliteStore, transaction: object) -> JoinedFile:
     if not connection.in_transaction and not begins_itself:
         raise not_open("it is in autocommit mode; execute BEGIN IMMEDIATE before")
     _check_file(store, connection)
-    return JoinedFile(store, connection, going_on(transaction))
+    return JoinedFile(store, connection, handed_over(transaction))
 
 
 class JoinedFile:
     """A `Joined` in the store's file."""
 
-    def __init__(self, store: SqliteStore, connection: sqlite3.Connection, goes_on: Callable[[], bool]) -> None:
+    def __init__(self, store: SqliteStore, connection: sqlite3.Connection, handed: Handed) -> None:
         self._store = store
         self._connection = connection
-        self._goes_on = goes_on
+        self._handed = handed
         self._begun = connection.in_transaction
 
     def apply(self, ops: Sequence[Op]) -> Sequence[Reply]:
@@ -68,9 +69,9 @@ class JoinedFile:
             return False
 
     def fate(self, record: Record) -> Fate:
-        """What became of `record`, which was written here. Once the transaction is over, nobody can tell."""
-        if not self._goes_on() or not self.is_open():
-            return Fate.UNKNOWN
+        """What became of `record`, which was written here and is not committed."""
+        if not self._handed.goes_on() or not self.is_open():
+            return self._handed.fate_once_over()
         try:
             with _as_made(self._connection) as cursor:
                 row = look(cursor, (record.namespace, record.id))
