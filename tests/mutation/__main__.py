@@ -22,6 +22,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.mutation.forks import Earlier, hashes
 from tests.mutation.modules import MODULES, Module
 from tests.sources import package_sources, type_of_function
 from tests.test_parity import PAIRS, sync_name
@@ -57,7 +58,9 @@ def main() -> int:
     """Mutate, print what survived and the counts, and give 1 if a survivor is not explained."""
     asked = argparse.ArgumentParser(prog="make mutate", description="Change a module; some test has to notice.")
     asked.add_argument("modules", nargs="*", metavar="MODULE", help=f"some of {', '.join(MODULES)}; all by default")
-    asked.add_argument("--again", action="store_true", help="try only functions of which something survived last time")
+    asked.add_argument(
+        "--again", action="store_true", help="try only what survived last time, and what has changed since"
+    )
     given = asked.parse_args()
     unknown = [name for name in given.modules if name not in MODULES]
     if unknown:
@@ -92,7 +95,8 @@ def _workspace(name: str, module: Module, *, again: bool) -> Path:
     """A copy of what the tests need, with settings of its own, and with the endings of the last time, to go on from."""
     folder = ROOT / "build" / "mutation" / name
     endings = folder / "endings.json"
-    earlier = endings.read_text() if again and endings.exists() else "{}"
+    known = json.loads(endings.read_text()) if again and endings.exists() else {}
+    earlier = Earlier(known, hashes(folder) if known else {})
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for part in COPIED:
@@ -108,7 +112,7 @@ def _workspace(name: str, module: Module, *, again: bool) -> Path:
     kept = " and ".join(f"not {name}" for name in APART)
     settings += SETTINGS.format(kept=kept, **{key: json.dumps(value) for key, value in parts.items()})
     (folder / "pyproject.toml").write_text(settings, encoding="utf-8")
-    (folder / "earlier.json").write_text(earlier)
+    (folder / "earlier.json").write_text(json.dumps(earlier))
     (folder / "held.json").write_text(json.dumps(sorted(_held())))
     return folder
 

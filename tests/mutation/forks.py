@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 from _pytest.runner import runtestprotocol
+from hypothesis import Phase, settings
 
 KILLED, SURVIVED, UNTESTED, TIMED_OUT = "killed", "survived", "untested", "timed out"
 SECONDS_MIN, SLOWER_MAX = 5.0, 10  # a test is given ten times what it takes as a rule, and 5 s more
@@ -34,6 +35,13 @@ class Covered(NamedTuple):
     failed: list[str]
 
 
+class Earlier(NamedTuple):
+    """How the changes ended last time, and what the functions were then."""
+
+    endings: dict[str, list[str]]
+    hashes: dict[str, str]
+
+
 class Forks:
     """A plugin of pytest, whose children run the tests."""
 
@@ -41,6 +49,7 @@ class Forks:
         """`mutants`: the names of the changes by the function that they change; `endings`: what is known of others."""
         self._mutants = mutants
         self.endings = endings
+        self.endings_file = Path("endings.json").absolute()
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Try every change in a child of its own."""
@@ -53,6 +62,7 @@ class Forks:
             order = sorted(covered.by_function.get(function, ()), key=covered.seconds.__getitem__)
             for name in names:
                 self.endings[name] = _tried(session, name, order, covered.seconds)
+            self.endings_file.write_text(json.dumps(self.endings))
             told.write_line(f"{function}: {len(names)} changes, {len(order)} tests")
             told.flush()
         return True
@@ -140,25 +150,42 @@ def _changed() -> dict[str, list[str]]:
     return found
 
 
+def hashes(folder: Path) -> dict[str, str]:
+    """What the functions of a workspace are, each by a digest of its text."""
+    found: dict[str, str] = {}
+    for meta in (folder / "mutants").rglob("*.meta"):
+        told = json.loads(meta.read_text())
+        for name in told["exit_code_by_key"]:
+            function = name.rpartition("__mutmut_")[0]
+            found[function] = told["hash_by_function_name"].get(function.rpartition(".")[2], "")
+    return found
+
+
 def main() -> int:
     """Try all changes of the workspace."""
     Path("mutants").mkdir(exist_ok=True)
-    settings = import_module("mutmut.configuration").config()
+    configured = import_module("mutmut.configuration").config()
     held = set(json.loads(Path("held.json").read_text()))
-    earlier: dict[str, list[str]] = json.loads(Path("earlier.json").read_text())
-    mutants = {function: names for function, names in _changed().items() if function not in held}
+    earlier = Earlier(*json.loads(Path("earlier.json").read_text()))
+    changed = _changed()
+    same = {function for function, text in hashes(Path()).items() if earlier.hashes.get(function) == text}
     noticed = {
-        name: earlier[name]
-        for names in mutants.values()
-        if all(earlier.get(name, [SURVIVED])[0] in (KILLED, TIMED_OUT) for name in names)
-        for name in names
+        name: earlier.endings[name]
+        for function in changed.keys() & same
+        for name in changed[function]
+        if earlier.endings.get(name, [SURVIVED])[0] in (KILLED, TIMED_OUT)
     }
-    forks = Forks({function: names for function, names in mutants.items() if names[0] not in noticed}, noticed)
+    left = {function: [name for name in names if name not in noticed] for function, names in changed.items()}
+    forks = Forks({function: names for function, names in left.items() if names and function not in held}, noticed)
+    forks.endings_file.write_text(json.dumps(noticed))
+    # That a test fails is all that is asked: it need not find the smallest input that makes it.
+    settings.register_profile(
+        "mutation", deadline=None, derandomize=True, phases=[Phase.explicit, Phase.reuse, Phase.generate]
+    )
     os.chdir("mutants")
-    arguments = [*settings.pytest_add_cli_args, *settings.pytest_add_cli_args_test_selection]
-    code = pytest.main(["--rootdir=.", "--tb=native", "--basetemp=../temporary", *arguments], plugins=[forks])
-    Path("../endings.json").write_text(json.dumps(forks.endings))
-    return int(code)
+    arguments = [*configured.pytest_add_cli_args, *configured.pytest_add_cli_args_test_selection]
+    fixed = ["--rootdir=.", "--tb=native", "--basetemp=../temporary", "--hypothesis-profile=mutation"]
+    return int(pytest.main([*fixed, *arguments], plugins=[forks]))
 
 
 if __name__ == "__main__":
