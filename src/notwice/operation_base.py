@@ -231,7 +231,7 @@ class OperationBase:
 
     def _completing(self, value: object, why_omitted: str = "") -> Move:
         self._check_steps()
-        error = told_of(why_omitted)[: core.ERROR_CHARACTERS_MAX] if why_omitted else ""
+        error = told_of(why_omitted)[: core.ERROR_CHARACTERS_MAX] if why_omitted != "" else ""
         change = partial(core.finished, state=COMPLETED, result=result_of(value), error=error)
         return make_move(("completed", change, True, False, ""))
 
