@@ -20,7 +20,6 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 from _pytest.runner import runtestprotocol
-from hypothesis import Phase, settings
 
 KILLED, SURVIVED, UNTESTED, TIMED_OUT = "killed", "survived", "untested", "timed out"
 SECONDS_MIN, SLOWER_MAX = 5.0, 10  # a test is given ten times what it takes as a rule, and 5 s more
@@ -50,6 +49,14 @@ class Forks:
         self._mutants = mutants
         self.endings = endings
         self.endings_file = Path("endings.json").absolute()
+
+    def pytest_configure(self) -> None:
+        """Have properties fail without a search for the smallest input that makes them."""
+        from hypothesis import Phase, settings  # noqa: PLC0415 - pytest wants to be there first
+
+        phases = (Phase.explicit, Phase.reuse, Phase.generate)
+        settings.register_profile("mutation", deadline=None, derandomize=True, phases=phases)
+        settings.load_profile("mutation")
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Try every change in a child of its own."""
@@ -178,13 +185,9 @@ def main() -> int:
     left = {function: [name for name in names if name not in noticed] for function, names in changed.items()}
     forks = Forks({function: names for function, names in left.items() if names and function not in held}, noticed)
     forks.endings_file.write_text(json.dumps(noticed))
-    # That a test fails is all that is asked: it need not find the smallest input that makes it.
-    settings.register_profile(
-        "mutation", deadline=None, derandomize=True, phases=[Phase.explicit, Phase.reuse, Phase.generate]
-    )
     os.chdir("mutants")
     arguments = [*configured.pytest_add_cli_args, *configured.pytest_add_cli_args_test_selection]
-    fixed = ["--rootdir=.", "--tb=native", "--basetemp=../temporary", "--hypothesis-profile=mutation"]
+    fixed = ["--rootdir=.", "--tb=native", "--basetemp=../temporary"]
     return int(pytest.main([*fixed, *arguments], plugins=[forks]))
 
 
