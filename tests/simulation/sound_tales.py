@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from notwice.model import Released, State
 from notwice.testing.history import Answer, Disturbance, Move, Name, Outcome, Verdict
-from tests.simulation.tales import LEASE_MS, OK, RECONCILE, RERUN, Tale, terms
+from tests.simulation.tales import HOLD, LEASE_MS, OK, RECONCILE, RERUN, Tale, terms
 
 OTHER = Name("another shop", "refund:1", "k")
 NO = Answer(b"no such order", 404, failed=True)
@@ -231,6 +231,35 @@ GOOD: dict[str, Tale] = {
     .asks("b", request="s")
     .writes("b", OPEN)
     .gets("b", Outcome.OWNED, attempt=1),
+    "a forced release comes between an owner's claim and its start": Tale(HOLD)
+    .asks("a")
+    .released(forced=True)
+    .runs("a")
+    .asks("b")
+    .runs("b", 2),
+    "a forced release comes between a taker's claim and its start": Tale(RERUN)
+    .works("a")
+    .dies("a")
+    .later(LAPSED)
+    .asks("b")
+    .released(forced=True)
+    .runs("b", 2)
+    .asks("c")
+    .runs("c", 3),
+    "all writes: the same": Tale(RERUN, whole=True)
+    .asks("a")
+    .writes("a", OPEN)
+    .runs("a")
+    .dies("a")
+    .later(LAPSED)
+    .asks("b")
+    .writes("b", OPEN, 2)
+    .released(forced=True)
+    .writes("", State.ACCEPTED, 2, released=Released.OPERATOR)
+    .runs("b", 2)
+    .asks("c")
+    .writes("c", OPEN, 3)
+    .runs("c", 3),
     "all writes: a released record runs again": Tale(whole=True)
     .asks("a")
     .writes("a", OPEN)

@@ -49,6 +49,10 @@ def test_the_seeds_that_found_something_are_sound() -> None:
     Safety seed 184649: the host of the store lost its power while a charge was on its way to a provider that does not
     de-duplicate. Under another boot the owner's silence counted as endless, so `reconcile`'s "not applied" was taken at
     once, and the first charge arrived after the second.
+
+    Safety seed 303185 showed a mistake of the judge: an operator's forced release came between the claim of an owner
+    and the start of its handler, which was taken for the one that the release had let in.
     """
     assert not run(6440, Mode.LIVENESS).problems
     assert not run(184_649, Mode.SAFETY).problems
+    assert not run(303_185, Mode.SAFETY).problems

@@ -203,11 +203,12 @@ class _Judge:
             line.life.stored_end = event.kept.terms
 
     def _operator(self, event: OperatorMoved) -> None:
-        life = self._line(event.name).life
+        line = self._line(event.name)
+        life, held = line.life, line.held
         if event.forced:
             life.forced.append(event)
         if event.move is OperatorMove.RELEASE:
-            life.free(event)
+            life.free(event, held.kept.attempt if held is not None and held.kept is not None else 0)
             if event.from_start:
                 life.steps_done.clear()
             return

@@ -130,6 +130,8 @@ class Life:
     finished: Event | None = None
     replayed: tuple[Source, Event] | None = None
     mark: OperatorMoved | None = None
+    marked_attempt: int = 0
+    """Which attempt the mark was put on; 0 if that is not known."""
     base_attempt: int = 1
     late: int = 0
     moved_ns: int = -1
@@ -145,12 +147,16 @@ class Life:
         """Note that the record may have become terminal at this moment; the first such moment counts."""
         self.ended_ns = at_ns if self.ended_ns is None else self.ended_ns
 
-    def free(self, event: OperatorMoved) -> None:
-        """Note an operator's release: the operation may run once more."""
+    def free(self, event: OperatorMoved, attempt: int) -> None:
+        """Note an operator's release of that attempt, 0 if it is not known which: the operation may run once more."""
         self.releases.append(event)
-        self.mark = event
+        self.mark, self.marked_attempt = event, attempt
         self.finished = self.ended_ns = self.replayed = None
         self.moved_ns = event.at_ns
+
+    def is_free_for(self, attempt: int) -> bool:
+        """Whether an operator's release may have let this attempt in. One of before that may be heard of after it."""
+        return self.mark is not None and attempt > max(1, self.marked_attempt)
 
 
 @dataclass(slots=True, eq=False)

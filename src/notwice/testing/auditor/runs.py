@@ -24,8 +24,10 @@ def claimed(line: Line, call: Call, event: Event, *, attempt: int) -> list[Viola
 
 def _enter(life: Life, claim: Claim) -> None:
     call = claim.call
-    if life.mark is not None and claim.attempt > 1:
-        claim.release, life.mark, life.base_attempt = life.mark, None, claim.attempt
+    if life.mark is not None and life.is_free_for(claim.attempt):
+        certain = life.marked_attempt or call.asked.at_ns > life.mark.at_ns
+        claim.release, life.base_attempt = life.mark, claim.attempt
+        life.mark = None if certain else life.mark
     life.claims.append(claim)
     call.claim, call.life = claim, life
     call.sign_ns = max(call.sign_ns, call.asked.at_ns)
@@ -108,7 +110,7 @@ def _again(line: Line, life: Life, claim: Claim) -> Iterator[Violation]:
     if finished is not None and finished is life.finished:
         what = "it was claimed again after it was known to be finished"
         yield Violation(Kind.BROKEN_FENCE, name, what, (finished, claim.event))
-    if life.mark is None:
+    if not life.is_free_for(claim.attempt):
         yield from _early(line, life, claim)
         yield from _forbidden(line, life, claim)
 
