@@ -128,6 +128,14 @@ class Served(Protocol):
         """End it without a word."""
         ...
 
+    def restart(self) -> None:
+        """Kill it, and start it again."""
+        ...
+
+    def start_if_ended(self) -> None:
+        """Start it if it has ended by itself."""
+        ...
+
 
 Serve = Callable[[], AbstractContextManager[Served]]
 """Starts a server on the files of the disk, mounted, and ends it."""

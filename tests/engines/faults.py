@@ -133,6 +133,13 @@ print(owned)
 """
 
 
+def children_go_on(url: str) -> bool:
+    """Whether children work with the guard that their parent made, and used, before the fork; so does the parent."""
+    command = [sys.executable, "-c", FORKING, url]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, cwd=ROOT, env=os.environ)
+    return (run.stdout, run.stderr) == ("50\n", "")
+
+
 class FaultCases:
     """What holds whatever becomes of a server and of the way to it."""
 
@@ -304,6 +311,4 @@ class FaultCases:
 
     def test_a_store_that_was_made_before_a_fork(self, subject: Subject) -> None:
         """P1: children go on with the guard that was made, and used, before the fork; so does the parent."""
-        command = [sys.executable, "-c", FORKING, subject.url()]
-        run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, cwd=ROOT, env=os.environ)
-        assert (run.stdout, run.stderr) == ("50\n", "")
+        assert children_go_on(subject.url())

@@ -7,8 +7,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -18,9 +17,7 @@ import pytest
 
 from notwice import (
     AsyncGuard,
-    AsyncOperation,
     Guard,
-    InProgress,
     Mismatch,
     Operation,
     OwnershipLost,
@@ -33,10 +30,10 @@ from notwice.stores.jsonfile import JsonFileStore
 from notwice.stores.memory import AsyncMemoryStore, MemoryStore
 from notwice.stores.sqlite import SqliteStore
 from notwice.testing import VirtualClock
+from tests.engines.faults import children_go_on
+from tests.engines.races import KEYS, RIVALS, all_keys, the_owner
 from tests.sources import ROOT
 
-RIVALS = 16
-KEYS = 300
 KEYS_OF_TASKS = 100
 POLICY = Policy(recovery=rerun, lease=300)
 
@@ -51,27 +48,6 @@ def blocking_store(kind: str, folder: Path, clock: VirtualClock) -> MemoryStore 
             return Batching(SqliteStore(folder / "records.db", clock=clock, timeout=20))
 
 
-def all_keys(rivals: int, keys: int, act: Callable[[int], object]) -> list[list[object]]:
-    """What each of so many threads gets for every key, all of them set off at once. One row a key."""
-    barrier = threading.Barrier(rivals)
-
-    def run(_: int) -> list[object]:
-        barrier.wait()
-        return [act(key) for key in range(keys)]
-
-    with ThreadPoolExecutor(rivals) as pool:
-        columns = list(pool.map(run, range(rivals)))
-    return [list(row) for row in zip(*columns, strict=True)]
-
-
-def the_owner(outcomes: Sequence[object], attempt: int) -> Any:
-    """The one operation among the outcomes; all others were told that it is running."""
-    (operation,) = (each for each in outcomes if isinstance(each, Operation | AsyncOperation))
-    assert sum(isinstance(each, InProgress) for each in outcomes) == len(outcomes) - 1
-    assert operation.attempt == attempt
-    return operation
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "file"])
 def test_threads(kind: str, tmp_path: Path) -> None:
@@ -79,8 +55,8 @@ def test_threads(kind: str, tmp_path: Path) -> None:
     clock = VirtualClock()
     store = blocking_store(kind, tmp_path, clock)
     guard, dead = (Guard(store, policy=POLICY, clock=VirtualClock()) for _ in range(2))
-    begin = partial(all_keys, RIVALS, KEYS, lambda key: guard.begin("race", str(key), request=1))
-    first = [the_owner(row, 1) for row in all_keys(RIVALS, KEYS, lambda key: dead.begin("race", str(key), request=1))]
+    begin = partial(all_keys, KEYS, lambda key: guard.begin("race", str(key), request=1))
+    first = [the_owner(row, 1) for row in all_keys(KEYS, lambda key: dead.begin("race", str(key), request=1))]
     clock.advance(301)
     second = [the_owner(row, 2) for row in begin()]
     for late, current in zip(first, second, strict=True):
@@ -89,9 +65,9 @@ def test_threads(kind: str, tmp_path: Path) -> None:
                 move()
         current.complete(current.key)
     for row in begin():
-        assert {each.result for each in row if isinstance(each, Replay)} == {row[0].view.record.key}  # type: ignore[attr-defined]  # all are replays
+        assert {each.result for each in row if isinstance(each, Replay)} == {row[0].view.record.key}
         assert all(isinstance(each, Replay) for each in row)
-    for row in all_keys(RIVALS, KEYS, lambda key: guard.begin("race", str(key), request=2)):
+    for row in all_keys(KEYS, lambda key: guard.begin("race", str(key), request=2)):
         assert all(isinstance(each, Mismatch) for each in row)
     guard.close()
 
@@ -252,25 +228,4 @@ def size_of(path: Path) -> int:
 @pytest.mark.slow
 def test_a_store_that_was_made_before_a_fork(tmp_path: Path) -> None:
     """P1: children of one process go on with the store and the guard that were made before the fork."""
-    script = """
-import os, sys
-from notwice import Guard, Operation
-guard = Guard.open("sqlite:///" + sys.argv[1] + "?timeout=10")
-assert isinstance(guard.begin("race", "before"), Operation)
-children = []
-for child in range(4):
-    child = os.fork()
-    if not child:
-        owned = [guard.begin("race", str(key)) for key in range(50)]
-        for operation in owned:
-            if isinstance(operation, Operation):
-                operation.complete(1)
-        os._exit(sum(isinstance(each, Operation) for each in owned))
-    children.append(child)
-owned = sum(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
-assert not isinstance(guard.begin("race", "before"), Operation)
-print(owned)
-"""
-    command = [sys.executable, "-c", script, str(tmp_path / "records.db")]
-    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, cwd=ROOT)
-    assert (run.stdout, run.stderr) == ("50\n", "")
+    assert children_go_on(f"sqlite:///{tmp_path / 'records.db'}?timeout=10")

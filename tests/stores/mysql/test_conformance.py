@@ -1,15 +1,14 @@
 """The suite on MariaDB: as it is spoken to, as MySQL is spoken to, and for event loops."""
 
-from functools import partial
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from notwice.stores import open_async_store, open_store
 from notwice.stores.mysql.rows import digest_of
 from notwice.stores.port import Store
 from notwice.testing.conformance import AsyncEngine, AsyncGuardCases, AsyncStoreCases, Engine, GuardCases, StoreCases
 from tests.engines.mariadb import MariadbServer
+from tests.engines.suites import async_engine_of, engine_of
 
 
 def damage(_: Store, namespace: str, operation: str, *, server: MariadbServer, url: str) -> None:
@@ -31,52 +30,23 @@ def age(seconds: float, *, server: MariadbServer, url: str) -> None:
     )
 
 
-def engine_of(server: MariadbServer, *, returning: str) -> Engine:
-    url = server.url(returning=returning)
-    return Engine(
-        open=partial(open_store, url),
-        damage=partial(damage, server=server, url=url),
-        age=partial(age, server=server, url=url),
-    )
-
-
-def async_engine_of(server: MariadbServer, *, returning: str) -> AsyncEngine:
-    url = server.url(returning=returning)
-    return AsyncEngine(
-        open=partial(open_async_store, url),
-        damage=partial(damage, server=server, url=url),
-        age=partial(age, server=server, url=url),
-        alone_length=2,
-    )
+@pytest.fixture(params=["auto", "no"])
+def url(mariadb: MariadbServer, request: pytest.FixtureRequest) -> str:
+    """Compound statements with RETURNING, and what MySQL 8 is sent."""
+    return mariadb.url(returning=request.param)
 
 
 class TestMariadb(StoreCases, GuardCases):
-    """P16: threads, by compound statements with RETURNING."""
+    """P16: threads."""
 
     @pytest.fixture
-    def engine(self, mariadb: MariadbServer) -> Engine:
-        return engine_of(mariadb, returning="auto")
-
-
-class TestWithoutReturning(StoreCases, GuardCases):
-    """P16: threads, by what MySQL 8 is sent."""
-
-    @pytest.fixture
-    def engine(self, mariadb: MariadbServer) -> Engine:
-        return engine_of(mariadb, returning="no")
+    def engine(self, mariadb: MariadbServer, url: str) -> Engine:
+        return engine_of(mariadb, url, damage=damage, age=age)
 
 
 class TestAsyncMariadb(AsyncStoreCases, AsyncGuardCases):
-    """P16: event loops, by compound statements with RETURNING."""
+    """P16: event loops."""
 
     @pytest.fixture
-    def async_engine(self, mariadb: MariadbServer) -> AsyncEngine:
-        return async_engine_of(mariadb, returning="auto")
-
-
-class TestAsyncWithoutReturning(AsyncStoreCases, AsyncGuardCases):
-    """P16: event loops, by what MySQL 8 is sent."""
-
-    @pytest.fixture
-    def async_engine(self, mariadb: MariadbServer) -> AsyncEngine:
-        return async_engine_of(mariadb, returning="no")
+    def async_engine(self, mariadb: MariadbServer, url: str) -> AsyncEngine:
+        return async_engine_of(mariadb, url, damage=damage, age=age)

@@ -3,12 +3,13 @@
 import shutil
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
-from tests.engines.disks import Disk, disk_in, loses_in_some_power_cut, lost_in_power_cuts, survives_a_full_disk
+from tests.engines.disasters import DisasterCases, Risk
+from tests.engines.disks import Disk, disk_in
 from tests.engines.mariadb import SETUP, MariadbServer, install, mariadb_pair, mariadb_server, server_on
-from tests.engines.outages import run_through_kills
 from tests.engines.private import GROUP, USER, server_folder
 from tests.engines.takeovers import Paired, TakeOverCases
 
@@ -29,34 +30,18 @@ def disk() -> Iterator[Disk]:
 
 
 @contextmanager
-def server_of(disk: Disk, settings: Sequence[str] = SMALL) -> Generator[MariadbServer]:
+def server_of(disk: Disk, settings: Sequence[str]) -> Generator[MariadbServer]:
     with disk.mounted() as mounted, server_on(mounted / "data", mounted.parent, settings) as server:
         yield server
 
 
-@pytest.mark.slow
-def test_power_cuts(disk: Disk) -> None:
-    """P1, P7: no acknowledged claim is lost in a power cut; bound 3/n for n claims."""
-    assert lost_in_power_cuts(disk, lambda: server_of(disk), named="table", claims_max=400) == 0
+class TestDisasters(DisasterCases):
+    """Servers that sync each commit, and one with ``innodb_flush_log_at_trx_commit=2``, which loses claims."""
 
-
-@pytest.mark.slow
-def test_power_cuts_of_a_lazy_server(disk: Disk) -> None:
-    """The control: with ``innodb_flush_log_at_trx_commit=2`` a power cut loses claims."""
-    assert loses_in_some_power_cut(disk, lambda: server_of(disk, LAZY), named="table", claims=300)
-
-
-def test_a_full_disk(disk: Disk) -> None:
-    """P8: on a full disk begins are refused, and nothing that was acknowledged is lost. The server ends itself."""
-    with server_of(disk) as server:
-        survives_a_full_disk(disk, server.url(timeout=5), server.restart)
-
-
-@pytest.mark.slow
-def test_callers_go_on_through_kills() -> None:
-    """P1, P2, P9, C09: while the server is killed and comes back, each effect happens once and all get its answer."""
-    with mariadb_server() as server:
-        run_through_kills(server, server.url(safe="ignore", timeout=2))
+    @pytest.fixture
+    def risk(self, disk: Disk) -> Risk:
+        safe, lazy = (partial(server_of, disk, settings) for settings in (SMALL, LAZY))
+        return Risk(disk, safe, lazy, mariadb_server)
 
 
 class TestTakeOvers(TakeOverCases):

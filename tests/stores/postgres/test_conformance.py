@@ -1,14 +1,13 @@
 """The suite on PostgreSQL, both versions and both faces."""
 
-from functools import partial
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from notwice.stores import open_async_store, open_store
 from notwice.stores.port import Store
 from notwice.testing.conformance import AsyncEngine, AsyncGuardCases, AsyncStoreCases, Engine, GuardCases, StoreCases
 from tests.engines.postgres import PostgresServer
+from tests.engines.suites import async_engine_of, engine_of
 
 
 def damage(_: Store, namespace: str, operation: str, *, server: PostgresServer, url: str) -> None:
@@ -31,52 +30,24 @@ def age(seconds: float, *, server: PostgresServer, url: str) -> None:
         )
 
 
-def engine_of(server: PostgresServer) -> Engine:
-    url = server.url()
-    return Engine(
-        open=partial(open_store, url),
-        damage=partial(damage, server=server, url=url),
-        age=partial(age, server=server, url=url),
-    )
+@pytest.fixture(params=["system", "packaged"])
+def server(request: pytest.FixtureRequest) -> PostgresServer:
+    """The system's PostgreSQL, and another version."""
+    server: PostgresServer = request.getfixturevalue(f"{request.param}_postgres")
+    return server
 
 
-def async_engine_of(server: PostgresServer) -> AsyncEngine:
-    url = server.url()
-    return AsyncEngine(
-        open=partial(open_async_store, url),
-        damage=partial(damage, server=server, url=url),
-        age=partial(age, server=server, url=url),
-        alone_length=2,
-    )
-
-
-class TestSystemPostgres(StoreCases, GuardCases):
-    """P16: threads, on the system's PostgreSQL."""
+class TestPostgres(StoreCases, GuardCases):
+    """P16: threads."""
 
     @pytest.fixture
-    def engine(self, system_postgres: PostgresServer) -> Engine:
-        return engine_of(system_postgres)
+    def engine(self, server: PostgresServer) -> Engine:
+        return engine_of(server, server.url(), damage=damage, age=age)
 
 
-class TestPackagedPostgres(StoreCases, GuardCases):
-    """P16: threads, on another version."""
-
-    @pytest.fixture
-    def engine(self, packaged_postgres: PostgresServer) -> Engine:
-        return engine_of(packaged_postgres)
-
-
-class TestAsyncPackagedPostgres(AsyncStoreCases, AsyncGuardCases):
-    """P16: event loops, on another version."""
+class TestAsyncPostgres(AsyncStoreCases, AsyncGuardCases):
+    """P16: event loops."""
 
     @pytest.fixture
-    def async_engine(self, packaged_postgres: PostgresServer) -> AsyncEngine:
-        return async_engine_of(packaged_postgres)
-
-
-class TestAsyncSystemPostgres(AsyncStoreCases, AsyncGuardCases):
-    """P16: event loops, on the system's PostgreSQL."""
-
-    @pytest.fixture
-    def async_engine(self, system_postgres: PostgresServer) -> AsyncEngine:
-        return async_engine_of(system_postgres)
+    def async_engine(self, server: PostgresServer) -> AsyncEngine:
+        return async_engine_of(server, server.url(), damage=damage, age=age)

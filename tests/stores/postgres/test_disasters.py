@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,8 @@ from notwice import StoreUnavailable
 from notwice.stores import open_store
 from notwice.stores.findings import UnsafeSettingsWarning
 from notwice.testing.conformance.records import insert, new_record, stored
-from tests.engines.disks import Disk, disk_in, loses_in_some_power_cut, lost_in_power_cuts, survives_a_full_disk
-from tests.engines.outages import run_through_kills
+from tests.engines.disasters import DisasterCases, Risk
+from tests.engines.disks import Disk, disk_in
 from tests.engines.postgres import (
     SYSTEM,
     PostgresServer,
@@ -46,34 +47,18 @@ def path_of(folder: Path) -> Path:
 
 
 @contextmanager
-def server_of(disk: Disk, settings: Sequence[str] = SMALL) -> Iterator[PostgresServer]:
+def server_of(disk: Disk, settings: Sequence[str]) -> Iterator[PostgresServer]:
     with disk.mounted() as mounted, server_on(mounted / "data", path_of(mounted.parent), settings) as server:
         yield server
 
 
-@pytest.mark.slow
-def test_power_cuts(disk: Disk) -> None:
-    """P1, P7: no acknowledged claim is lost in a power cut; bound 3/n for n claims."""
-    assert lost_in_power_cuts(disk, lambda: server_of(disk), named="table", claims_max=400) == 0
+class TestDisasters(DisasterCases):
+    """Servers that sync each commit, and one with ``synchronous_commit=off``, which loses claims."""
 
-
-@pytest.mark.slow
-def test_power_cuts_of_a_lazy_server(disk: Disk) -> None:
-    """The control: with ``synchronous_commit=off`` a power cut loses claims."""
-    assert loses_in_some_power_cut(disk, lambda: server_of(disk, LAZY), named="table", claims=300)
-
-
-def test_a_full_disk(disk: Disk) -> None:
-    """P8: on a full disk begins are refused, replays go on, and nothing that was acknowledged is lost."""
-    with server_of(disk) as server:
-        survives_a_full_disk(disk, server.url(timeout=5), server.start_if_ended)
-
-
-@pytest.mark.slow
-def test_callers_go_on_through_kills() -> None:
-    """P1, P2, P9, C09: while the server is killed and comes back, each effect happens once and all get its answer."""
-    with postgres_server(SYSTEM) as server:
-        run_through_kills(server, server.url(safe="ignore", timeout=2))
+    @pytest.fixture
+    def risk(self, disk: Disk) -> Risk:
+        safe, lazy = (partial(server_of, disk, settings) for settings in (SMALL, LAZY))
+        return Risk(disk, safe, lazy, partial(postgres_server, SYSTEM), ends_itself=False)
 
 
 @contextmanager

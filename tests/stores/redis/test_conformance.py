@@ -1,15 +1,13 @@
 """The suite on Redis, Valkey and a cluster, both faces."""
 
-from functools import partial
-
 import pytest
 import redis
 
-from notwice.stores import open_async_store, open_store
 from notwice.stores.port import Store
 from notwice.stores.redis.rows import Keys
 from notwice.testing.conformance import AsyncEngine, AsyncGuardCases, AsyncStoreCases, Engine, GuardCases, StoreCases
 from tests.engines.redis import Cluster, RedisServer
+from tests.engines.suites import async_engine_of, engine_of
 
 
 def client_of(server: RedisServer | Cluster) -> redis.Redis | redis.RedisCluster:
@@ -58,71 +56,25 @@ def age(seconds: float, *, server: RedisServer | Cluster, url: str) -> None:
             pipeline.execute()
 
 
-def engine_of(server: RedisServer | Cluster, *, alone_length: int = 2) -> Engine:
+@pytest.fixture(params=["one_redis", "one_valkey", "cluster"])
+def server(request: pytest.FixtureRequest) -> RedisServer | Cluster:
+    """Redis, Valkey, and a cluster of six nodes, where each claim waits for a replica."""
+    server: RedisServer | Cluster = request.getfixturevalue(request.param)
     server.empty()
-    url = server.url()
-    return Engine(
-        open=partial(open_store, url),
-        damage=partial(damage, server=server, url=url),
-        age=partial(age, server=server, url=url),
-        alone_length=alone_length,
-    )
-
-
-def async_engine_of(server: RedisServer | Cluster) -> AsyncEngine:
-    server.empty()
-    url = server.url()
-    return AsyncEngine(
-        open=partial(open_async_store, url),
-        damage=partial(damage, server=server, url=url),
-        age=partial(age, server=server, url=url),
-        alone_length=2,
-    )
+    return server
 
 
 class TestRedis(StoreCases, GuardCases):
-    """P16: a server of Redis."""
+    """P16: threads."""
 
     @pytest.fixture
-    def engine(self, one_redis: RedisServer) -> Engine:
-        return engine_of(one_redis, alone_length=3)
+    def engine(self, server: RedisServer | Cluster) -> Engine:
+        return engine_of(server, server.url(), damage=damage, age=age, alone_length=2)
 
 
 class TestAsyncRedis(AsyncStoreCases, AsyncGuardCases):
-    """P16: a server of Redis, for event loops."""
+    """P16: event loops."""
 
     @pytest.fixture
-    def async_engine(self, one_redis: RedisServer) -> AsyncEngine:
-        return async_engine_of(one_redis)
-
-
-class TestValkey(StoreCases, GuardCases):
-    """P16: a server of Valkey."""
-
-    @pytest.fixture
-    def engine(self, one_valkey: RedisServer) -> Engine:
-        return engine_of(one_valkey)
-
-
-class TestAsyncValkey(AsyncStoreCases, AsyncGuardCases):
-    """P16: a server of Valkey, for event loops."""
-
-    @pytest.fixture
-    def async_engine(self, one_valkey: RedisServer) -> AsyncEngine:
-        return async_engine_of(one_valkey)
-
-
-class TestCluster(StoreCases, GuardCases):
-    """P16: a cluster of six nodes, each claim waiting for a replica."""
-
-    @pytest.fixture
-    def engine(self, cluster: Cluster) -> Engine:
-        return engine_of(cluster)
-
-
-class TestAsyncCluster(AsyncStoreCases, AsyncGuardCases):
-    """P16: a cluster of six nodes, for event loops."""
-
-    @pytest.fixture
-    def async_engine(self, cluster: Cluster) -> AsyncEngine:
-        return async_engine_of(cluster)
+    def async_engine(self, server: RedisServer | Cluster) -> AsyncEngine:
+        return async_engine_of(server, server.url(), damage=damage, age=age)

@@ -3,6 +3,7 @@
 import datetime as dt
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from ipaddress import IPv4Address
 from pathlib import Path
 
@@ -20,8 +21,8 @@ from notwice.stores.redis.store import Plan, RedisStore
 from notwice.stores.shared import PartlyDone
 from notwice.stores.urls import parsed
 from notwice.testing.conformance.records import get, insert, new_record, stored
-from tests.engines.disks import Disk, disk_in, loses_in_some_power_cut, lost_in_power_cuts, survives_a_full_disk
-from tests.engines.outages import run_through_kills
+from tests.engines.disasters import DisasterCases, Risk
+from tests.engines.disks import Disk, disk_in
 from tests.engines.private import server_folder
 from tests.engines.redis import (
     REDIS,
@@ -45,7 +46,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 
 @contextmanager
-def server_of(disk: Disk, kind: str, settings: Sequence[str] = SAFE) -> Iterator[RedisServer]:
+def server_of(disk: Disk, kind: str, settings: Sequence[str]) -> Iterator[RedisServer]:
     with server_folder() as folder, disk.mounted() as mounted:
         program = reachable(programs(kind)[0], folder)
         server = server_in(mounted / "data", program, free_ports(1)[0], settings, own_user=True)
@@ -55,23 +56,13 @@ def server_of(disk: Disk, kind: str, settings: Sequence[str] = SAFE) -> Iterator
             server.kill()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", [REDIS, VALKEY])
-def test_power_cuts(disk: Disk, kind: str) -> None:
-    """P1, P7: a server that syncs each write loses no acknowledged claim in a power cut; bound 3/n for n claims."""
-    assert lost_in_power_cuts(disk, lambda: server_of(disk, kind), named="prefix", claims_max=800) == 0
+class TestDisasters(DisasterCases):
+    """Servers that sync each write, and one that syncs every second, which loses claims."""
 
-
-@pytest.mark.slow
-def test_power_cuts_of_a_lazy_server(disk: Disk) -> None:
-    """The control: a server that syncs every second loses claims in a power cut."""
-    assert loses_in_some_power_cut(disk, lambda: server_of(disk, REDIS, EVERY_SECOND), named="prefix", claims=500)
-
-
-def test_a_full_disk(disk: Disk) -> None:
-    """P8: on a full disk a begin is refused, and nothing that was acknowledged before is lost."""
-    with server_of(disk, REDIS) as server:
-        survives_a_full_disk(disk, server.url(timeout=2, safe="ignore"), server.restart)
+    @pytest.fixture(params=[REDIS, VALKEY])
+    def risk(self, disk: Disk, request: pytest.FixtureRequest) -> Risk:
+        safe, lazy = (partial(server_of, disk, request.param, settings) for settings in (SAFE, EVERY_SECOND))
+        return Risk(disk, safe, lazy, partial(redis_server, request.param), named="prefix", claims_max=800)
 
 
 def test_a_full_memory() -> None:
@@ -91,13 +82,6 @@ def test_a_full_memory() -> None:
         client.config_set("maxmemory", 0)
         assert insert(store, new_record("b")).won
         store.close()
-
-
-@pytest.mark.slow
-def test_callers_go_on_through_kills() -> None:
-    """P1, P2, P9, C09: while the server is killed and comes back, each effect happens once and all get its answer."""
-    with redis_server(REDIS) as server:
-        run_through_kills(server, server.url(safe="ignore", timeout=2))
 
 
 # --- encrypted connections --------------------------------------------------------------------------------------------
