@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -13,15 +14,18 @@ from typing import Any, cast
 import pytest
 
 from notwice import (
+    NOT_APPLIED,
     Applied,
     AsyncGuard,
     Fingerprint,
     Guard,
     NotCompleted,
     Operation,
+    OperationInProgress,
     OperationUnresolved,
     Policy,
     Privacy,
+    RecordView,
     StoreUnavailable,
     Unresolved,
     UnsupportedRecord,
@@ -33,7 +37,7 @@ from notwice import (
 )
 from notwice.async_guard import _set
 from notwice.codec import encode_value
-from notwice.model import Get, Op, Record, Result, ResultKind, Swap
+from notwice.model import Get, Op, Query, Record, Result, ResultKind, Swap
 from notwice.recovery import Round
 from notwice.stores.memory import AsyncMemoryStore, MemoryStore
 from notwice.stores.sqlite import SqliteStore
@@ -81,7 +85,7 @@ def test_a_handler_is_not_registered_with_what_is_no_policy() -> None:
 
 def test_an_age_that_is_none_is_told_by_its_name() -> None:
     """Which of the arguments is meant stands in the sentence."""
-    with pytest.raises(ValueError, match="older_than"):
+    with pytest.raises(ValueError, match=r"^older_than "):
         list(World().guard.operations(older_than=-1))
 
 
@@ -228,6 +232,21 @@ def test_the_loser_whose_taker_has_died_is_told_that_it_is_unresolved() -> None:
     assert world.view().record.attempt == 2
 
 
+def test_the_loser_is_told_how_long_its_taker_has_been_at_work() -> None:
+    """P4: as any duplicate it is to wait as long as the operation has run so far, within half a minute."""
+    world = World(recovery=rerun, lease=5)
+
+    def slow() -> str:
+        world.crash(cast("Operation", current_operation()))
+        world.own(guard=world.another(recovery=rerun))
+        world.clock.advance(7)
+        return "late"
+
+    with pytest.raises(OperationInProgress) as told:
+        world.run(slow)
+    assert told.value.retry_after == 12
+
+
 # -- workers ----------------------------------------------------------------------------------------------------------
 
 
@@ -315,6 +334,31 @@ def test_a_worker_that_comes_too_late_has_finished_nothing(happens: Callable[[Wo
     assert meanwhile.round() == Round(finished=1, elsewhere=1)
 
 
+def test_a_worker_that_may_ask_leaves_what_another_is_at_work_on() -> None:
+    """P1: it asks nobody about an operation that was taken meanwhile, and counts it as the other's."""
+    asked: list[str] = []
+
+    def ask(operation: Operation) -> Applied:
+        asked.append(operation.scope)
+        return Applied(5)
+
+    world = World(recovery=reconcile(ask))
+    first = cast("Operation", world.guard.begin("first", KEY))
+    first.suspend()
+    world.clock.advance(1)
+    world.own().suspend()
+    world.clock.advance(300)
+    turns: list[Operation] = []
+
+    def stopping() -> bool:
+        if asked and not turns:
+            turns.append(world.own(guard=world.another(recovery=reconcile(lambda _: NOT_APPLIED, deduplicated=True))))
+        return False
+
+    assert world.guard.recover({"first": five, SCOPE: five}, stopping=stopping) == Round(finished=1, elsewhere=1)
+    assert asked == ["first"]
+
+
 def test_a_worker_that_meets_a_record_it_can_not_claim() -> None:
     """P1: rivals who change it at each of its tries are at work on it, and the other operations go on."""
     world = World(recovery=rerun)
@@ -356,6 +400,32 @@ async def test_a_waiting_task_is_woken_by_the_end_of_what_it_waits_for() -> None
     await operation.complete(5)
     assert (await asyncio.wait_for(waiting, 10)).result == 5
     assert world.clock.monotonic() - before < 1
+
+
+async def test_a_thread_wakes_a_task() -> None:
+    """C03: whoever ends the operation in a thread sets the event of a loop by that loop."""
+    event = asyncio.Event()
+    thread = threading.Thread(target=_set, args=(asyncio.get_running_loop(), event))
+    thread.start()
+    await asyncio.wait_for(event.wait(), 10)
+    thread.join()
+
+
+async def test_a_guard_for_loops_seals_as_any_other_does() -> None:
+    """P15: what lies in its store is sealed, and bears no key of a caller."""
+    memory, privacy = MemoryStore(), Privacy(keys=[new_key("2027-01")], hash_keys=True)
+    guard = AsyncGuard(AsyncMemoryStore(memory), privacy=privacy)
+
+    async def secret() -> str:
+        return "secret"
+
+    assert await guard.run(secret, scope=SCOPE, key=KEY) == "secret"
+    [item] = memory.scan(Query()).items
+    record = cast("RecordView", item).record
+    assert record.sealed
+    assert record.key == record.id
+    assert b"secret" not in repr(record).encode()
+    assert (await guard.call(secret, scope=SCOPE, key=KEY)).replayed
 
 
 def test_waking_a_task_whose_loop_has_gone_is_no_error() -> None:
