@@ -10,6 +10,9 @@ An insert meets what no snapshot shows: the unique index waits for a rival's com
 `LOCK` in the dialect. What the server refuses because others were quicker (40001), or are at it (55P03), is explained
 by what has been committed meanwhile, if it is; else the server's own error is the caller's, who begins the transaction
 again. Nothing is tried twice here: at the levels above READ COMMITTED it would fail again.
+
+What became of a write that is not committed, the server knows: of each transaction, by its number, whether it was
+committed as a whole; and of one that goes on, whether it still shows the record. Only a savepoint parts the two.
 """
 
 from __future__ import annotations
