@@ -55,6 +55,7 @@ torture: venv
 	&& $(BIN)/python -m notwice.testing.torture "$$url/payments.db?timeout=60" --work payments --operations 60000 --faults 2000 $(ARGS) \
 	&& rm -r "$$folder"
 	NOTWICE_POWER_CUTS=100 NOTWICE_LONG_FAULTS=1 $(BIN)/python -m pytest -s -o timeout=0 tests/stores/test_power_cut.py tests/stores/test_faults.py
+	NOTWICE_TIMES=10 NOTWICE_POWER_CUTS=100 $(BIN)/python -m pytest -s -o timeout=0 tests/stores/postgres tests/stores/mysql tests/stores/redis tests/stores/dynamodb -k "TestDisasters or TestTakeOvers or cut or failover or races"
 
 bench: venv
 	$(BIN)/python -m bench $(ARGS)

@@ -2,6 +2,7 @@
 
 from contextlib import closing
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -16,9 +17,12 @@ from notwice.testing.conformance import AsyncEngine, AsyncGuardCases, AsyncStore
 from notwice.testing.conformance.records import followed, get, insert, new_record, swap
 from tests.engines.dynamodb import Table
 
-BODY_BYTES_MAX = 180 * 1024  # the suite keeps a body twice in a record
-MANY_REQUESTS = pytest.mark.timeout(1_200)  # a minute of an idle machine; others may work on it, too
+LIMITS: dict[str, Any] = {"alone_length": 1, "body_bytes_max": 180 * 1024}  # the suite keeps a body twice in a record
 TIMEOUT_S = 60  # for batches of hundreds, and for purges of a table with thousands, on a busy machine
+
+
+def opened(table: Table, clock: VirtualClock) -> DynamoStore:
+    return DynamoStore(table.place._replace(timeout=TIMEOUT_S), clock=clock)
 
 
 def damage(_: Store, namespace: str, operation: str, *, table: Table) -> None:
@@ -61,41 +65,33 @@ class ObservedClockCases(StoreCases):
             assert (later.age_ms, get(store, record).age_ms) == (0, 1_000)
 
 
-class TestDynamo(ObservedClockCases, GuardCases):
-    """P16: a table, for threads."""
+class SideBySideCases(StoreCases):
+    """All histories of three steps."""
 
-    @pytest.fixture
-    def engine(self, table: Table) -> Engine:
-        clock = VirtualClock()
-        return Engine(
-            open=lambda: DynamoStore(table.place._replace(timeout=TIMEOUT_S), clock=clock),
-            clock=clock,
-            damage=partial(damage, table=table),
-            alone_length=1,
-            body_bytes_max=BODY_BYTES_MAX,
-        )
-
-    @MANY_REQUESTS
+    @pytest.mark.timeout(1_200)  # a minute of an idle machine; others may work on it, too
     def test_all_short_histories_at_once(self, store: Store, engine: Engine) -> None:
         """P16: every sequence of up to three operations, side by side, is answered as the reference answers it."""
         super().test_all_short_histories_at_once(store, engine)
 
 
-class TestAsyncDynamo(ObservedClockCases, AsyncStoreCases, AsyncGuardCases):
+class TestDynamo(ObservedClockCases, SideBySideCases, GuardCases):
+    """P16: a table, for threads."""
+
+    @pytest.fixture
+    def engine(self, table: Table) -> Engine:
+        clock = VirtualClock()
+        return Engine(open=lambda: opened(table, clock), clock=clock, damage=partial(damage, table=table), **LIMITS)
+
+
+class TestAsyncDynamo(ObservedClockCases, SideBySideCases, AsyncStoreCases, AsyncGuardCases):
     """P16: a table, for event loops."""
 
     @pytest.fixture
     def async_engine(self, table: Table) -> AsyncEngine:
         clock = VirtualClock()
         return AsyncEngine(
-            open=lambda: AsyncDynamoStore(DynamoStore(table.place._replace(timeout=TIMEOUT_S), clock=clock)),
+            open=lambda: AsyncDynamoStore(opened(table, clock)),
             clock=clock,
             damage=partial(damage, table=table),
-            alone_length=1,
-            body_bytes_max=BODY_BYTES_MAX,
+            **LIMITS,
         )
-
-    @MANY_REQUESTS
-    def test_all_short_histories_at_once(self, store: Store, engine: Engine) -> None:
-        """P16: the same for event loops."""
-        super().test_all_short_histories_at_once(store, engine)

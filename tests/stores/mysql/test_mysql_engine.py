@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 import pymysql
@@ -14,7 +15,6 @@ from notwice import (
     AsyncGuard,
     AsyncOperation,
     Guard,
-    InProgress,
     Operation,
     Policy,
     RecordTooLarge,
@@ -44,6 +44,7 @@ from notwice.testing.conformance.records import (
     stored,
     swap,
 )
+from tests.engines.locks import LockCases, Locks
 from tests.engines.mariadb import MariadbServer
 
 STATEMENTS = ["auto", "no"]
@@ -338,44 +339,17 @@ def test_a_key_that_an_open_transaction_holds(mariadb: MariadbServer, where: Pla
     assert one(store, Insert(new_record())).won
 
 
-def test_a_claim_on_a_locked_row(mariadb: MariadbServer, where: Place, store: MysqlStore) -> None:
-    """T22: a take-over of a row that somebody is changing is told that somebody is at work, and may come again."""
-    record = new_record()
-    insert(store, record)
-    taken = followed(record, attempt=2)
-    with open_transaction(mariadb, locking(where, record)):
-        reply = swap(store, taken, record.etag)
-        assert not reply.won
-        assert isinstance(reply.record, Record)
-        assert reply.record.etag not in (record.etag, taken.etag)
-    assert swap(store, taken, record.etag).won
+class TestLocks(LockCases):
+    """Rows of MariaDB."""
 
+    @pytest.fixture(params=STATEMENTS)
+    def locks(self, mariadb: MariadbServer, request: pytest.FixtureRequest) -> Locks:
+        def held(url: str, operation: str) -> AbstractContextManager[None]:
+            table = place_of(parsed(url)).names.records
+            return open_transaction(mariadb, f"SELECT 1 FROM {table} WHERE id = '{operation}' FOR UPDATE")
 
-def test_an_owners_move_on_a_locked_row(mariadb: MariadbServer) -> None:
-    """P5, P9: an owner whose row somebody has locked is told that the store was busy, never that it lost it."""
-    url = mariadb.url()
-    with Guard.open(url) as guard:
-        owned = guard.begin("refund", "k")
-        assert isinstance(owned, Operation)
-        with open_transaction(mariadb, f"SELECT 1 FROM {place_of(parsed(url)).names.records} FOR UPDATE"):
-            with pytest.raises(StoreUnavailable, match="nothing was done"):
-                owned.checkpoint("charged")
-            assert isinstance(guard.begin("refund", "k"), InProgress)
-        owned.complete("paid")
-        assert isinstance(guard.begin("refund", "k"), Replay)
-
-
-def test_a_locked_key_in_a_batch(mariadb: MariadbServer, where: Place, store: MysqlStore) -> None:
-    """T22: a batch with a locked key raises that nothing was done, so that it can be split; and nothing was."""
-    records = [new_record(key) for key in "abc"]
-    for record in records:
-        insert(store, record)
-    with open_transaction(mariadb, locking(where, records[1])):
-        with pytest.raises(KeyLocked):
-            store.apply([*(Swap(followed(record), record.etag) for record in records), Insert(new_record("d"))])
-        assert [stored(store, record).etag for record in records] == [record.etag for record in records]
-        assert get(store, new_record("d")).record is None
-        assert swap(store, followed(records[0]), records[0].etag).won
+        url = partial(mariadb.url, returning=request.param)
+        return Locks(url, lambda url: MysqlStore(place_of(parsed(url))), held)
 
 
 def test_a_batch_that_was_begun_is_undone(mariadb: MariadbServer, where: Place, store: MysqlStore) -> None:

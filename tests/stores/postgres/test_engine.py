@@ -31,7 +31,8 @@ from notwice.stores.postgres.store import PostgresStore
 from notwice.stores.shared import KeyLocked, PartlyDone
 from notwice.stores.tables import HeldKeys
 from notwice.stores.urls import parsed
-from notwice.testing.conformance.records import at_once, finished, followed, insert, new_record, one, stored, swap
+from notwice.testing.conformance.records import at_once, finished, followed, insert, new_record, one, swap
+from tests.engines.locks import LockCases, Locks
 from tests.engines.postgres import PostgresServer
 from tests.engines.private import wait_until
 
@@ -268,47 +269,19 @@ def test_a_locked_row_is_read(system_postgres: PostgresServer, where: Place, sto
             assert reply.record.etag == record.etag
 
 
-def test_a_claim_on_a_locked_row(system_postgres: PostgresServer, where: Place, store: PostgresStore) -> None:
-    """T22: a claim on a row that somebody is changing is told that somebody is at work, and may come again."""
-    record = new_record()
-    insert(store, record)
-    taken = followed(record, attempt=2)
-    with open_transaction(system_postgres) as rival:
-        rival.execute(f"SELECT FROM {where.names.records} FOR UPDATE")
-        reply = swap(store, taken, record.etag)
-        assert not reply.won
-        assert isinstance(reply.record, Record)
-        assert reply.record.state is State.IN_PROGRESS
-        assert reply.record.etag not in (record.etag, taken.etag)
-        assert reply.age_ms == 0
-    assert swap(store, taken, record.etag).won
+class TestLocks(LockCases):
+    """Rows of PostgreSQL."""
 
+    @pytest.fixture
+    def locks(self, system_postgres: PostgresServer) -> Locks:
+        @contextmanager
+        def held(url: str, operation: str) -> Iterator[None]:
+            table = place_of(parsed(url)).names.records
+            with open_transaction(system_postgres) as rival:
+                rival.execute(f"SELECT FROM {table} WHERE id = %s FOR UPDATE", (operation,))
+                yield
 
-def test_an_owners_move_on_a_locked_row(system_postgres: PostgresServer) -> None:
-    """P5, P9: an owner whose row somebody has locked is told that the store was busy, never that it lost it."""
-    url = system_postgres.url()
-    with Guard.open(url) as guard:
-        owned = guard.begin("refund", "k")
-        assert isinstance(owned, Operation)
-        with open_transaction(system_postgres) as rival:
-            rival.execute(f"SELECT FROM {place_of(parsed(url)).names.records} FOR UPDATE")
-            with pytest.raises(StoreUnavailable, match="nothing was done"):
-                owned.checkpoint("charged")
-        owned.complete("paid")
-        assert isinstance(guard.begin("refund", "k"), Replay)
-
-
-def test_a_locked_key_in_a_batch_of_threads(system_postgres: PostgresServer, where: Place) -> None:
-    """T22: a batch with a locked key raises that nothing was done, so that it can be split."""
-    store, records = PostgresStore(where), [new_record(key) for key in "abc"]
-    for record in records:
-        insert(store, record)
-    with open_transaction(system_postgres) as rival:
-        rival.execute(f"SELECT FROM {where.names.records} WHERE id = 'idem_b' FOR UPDATE")
-        with pytest.raises(KeyLocked):
-            store.apply([Swap(followed(record), record.etag) for record in records])
-        assert [stored(store, record).etag for record in records] == [record.etag for record in records]
-    store.close()
+        return Locks(system_postgres.url, lambda url: PostgresStore(place_of(parsed(url))), held)
 
 
 async def test_a_locked_key_among_many_tasks(system_postgres: PostgresServer) -> None:
