@@ -4,21 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 import sqlite3
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from notwice import Guard, Operation, OwnershipLost, Policy, State, StepsChanged, StoreUnavailable, rerun
+from notwice import (
+    UNKNOWN,
+    Guard,
+    Operation,
+    OwnershipLost,
+    Policy,
+    RecordView,
+    State,
+    StepsChanged,
+    StoreUnavailable,
+    Unresolved,
+    reconcile,
+    rerun,
+)
+from notwice.model import Get, Record, Swap
 from notwice.operation import _wake
 from notwice.operation_base import CURRENT
+from notwice.policy import Verdict
 from notwice.stores.sqlite import SqliteStore
 from notwice.testing import VirtualClock
 from tests.unit.test_async_guard import AsyncWorld
 from tests.unit.test_steps import Shop
-from tests.unit.worlds import KEY, SCOPE, World
+from tests.unit.worlds import KEY, SCOPE, Notebook, World
 
 # -- leases -----------------------------------------------------------------------------------------------------------
 
@@ -167,6 +185,66 @@ def test_a_final_error_does_not_end_what_has_not_asked_for_its_steps() -> None:
     )
 
 
+def test_who_lost_it_to_another_hears_so_once_on_a_transaction_too(tmp_path: Path) -> None:
+    """P5, T22: the move raises it and writes nothing; leaving is quiet then, and the observer hears it once."""
+    path, notebook = tmp_path / "records.db", Notebook()
+    guard = Guard(SqliteStore(path), policy=Policy(atomic=True, recovery=rerun), observer=notebook)
+    operation = cast("Operation", guard.begin(SCOPE, KEY))
+    guard.release(cast("RecordView", guard.lookup(SCOPE, KEY)), who="ann", why="stuck", force=True)
+    taker = cast("Operation", guard.begin(SCOPE, KEY))
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection, operation:
+        connection.execute("BEGIN IMMEDIATE")
+        with pytest.raises(OwnershipLost):
+            operation.complete(1, transaction=connection)
+        connection.execute("ROLLBACK")
+    assert (operation.lost, taker.attempt, notebook.counts["ownership_lost"]) == (True, 2, 1)
+    guard.close()
+
+
+# -- reconcile --------------------------------------------------------------------------------------------------------
+
+
+def test_what_could_not_be_found_out_is_put_back_behind_the_caller() -> None:
+    """P7, P9: where the store does not answer, the record does not stay claimed until the lease is over."""
+    world = World()
+
+    def ask(_operation: object) -> Verdict:
+        world.store.plan.down = True
+        return UNKNOWN
+
+    policy = Policy(recovery=reconcile(ask))
+    world.own(policy=policy).suspend()
+    with pytest.raises(StoreUnavailable):
+        world.begin(policy=policy)
+    world.store.plan.down = False
+    assert world.view().record.state is State.IN_PROGRESS
+    world.clock.advance(60)
+    assert world.view().record.state is State.ACCEPTED
+
+
+def test_what_was_put_back_and_taken_meanwhile_is_nobody_s_loss() -> None:
+    """P13: the acknowledgement was lost, and another has it since: whoever let go of it is told what it found out."""
+    world = World()
+
+    def rival(_ops: object) -> None:
+        [reply] = world.memory.apply([Get("", operation)])
+        record = cast("Record", reply.record)
+        taken = record._replace(etag=os.urandom(16), state=State.IN_PROGRESS, attempt=record.attempt + 1)
+        world.memory.apply([Swap(taken, record.etag)])
+
+    def ask(_operation: object) -> Verdict:
+        world.faults("lost", rival)
+        return UNKNOWN
+
+    policy = Policy(recovery=reconcile(ask))
+    first = world.own(policy=policy)
+    operation = first.operation
+    first.suspend()
+    assert isinstance(world.begin(policy=policy), Unresolved)
+    assert world.view().record.attempt == 3
+    assert world.notebook.counts["ownership_lost"] == 0
+
+
 # -- steps ------------------------------------------------------------------------------------------------------------
 
 
@@ -185,6 +263,23 @@ def test_what_was_done_within_a_step_that_raised_is_asked_for() -> None:
     with pytest.raises(StepsChanged, match="has not asked for 'trip/hotel'"):
         again.step("mail", shop.effect())
     assert len(shop.effects) == 1
+
+
+def test_a_thread_that_waits_goes_on_once_the_kept_steps_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C47: however short the lease is, a new step waits for the kept ones until it is over, and no longer."""
+    shop = Shop(lease=1)
+    first = shop.own()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(first.step, "kept", shop.effect()).result(10)
+        second = shop.crash(first)
+
+        def asks_meanwhile(event: threading.Event, _timeout: float) -> bool:
+            pool.submit(second.step, "kept", shop.effect()).result(10)
+            return event.is_set()
+
+        monkeypatch.setattr(shop.world.clock, "wait", asks_meanwhile)
+        assert second.step("new", shop.effect()) == "done"
+    second.complete(1)
 
 
 async def part() -> str:
