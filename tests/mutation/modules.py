@@ -42,7 +42,13 @@ MODULES: Final[dict[str, Module]] = {
     ),
     "operation": Module(
         ("operation*.py", "steps.py"),
-        ("unit/test_steps*.py", "unit/test_guard*.py", *_RECOVERY, *_GUARD),
+        (
+            "unit/test_steps*.py",
+            "unit/test_guard*.py",
+            *_RECOVERY,
+            *_GUARD,
+            "stores/transactions/test_sqlite_joined.py",
+        ),
     ),
     "guard": Module(
         ("guard.py", "guard_base.py", "async_guard.py"),

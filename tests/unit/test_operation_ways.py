@@ -201,6 +201,23 @@ def test_who_lost_it_to_another_hears_so_once_on_a_transaction_too(tmp_path: Pat
     guard.close()
 
 
+@pytest.mark.parametrize(("ends", "told"), [("COMMIT", "completed"), ("ROLLBACK", "suspended")])
+def test_what_is_told_of_an_end_on_a_transaction(tmp_path: Path, ends: str, told: str) -> None:
+    """T22: a move by hand after it finds out what became of it, and that is told, by its own name, once."""
+    path, notebook = tmp_path / "records.db", Notebook()
+    guard = Guard(SqliteStore(path), policy=Policy(atomic=True), observer=notebook)
+    operation = cast("Operation", guard.begin(SCOPE, KEY))
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        operation.complete(1, transaction=connection)
+        connection.execute(ends)
+    operation.suspend("by hand")
+    assert [event.name for event in notebook.events] == ["claimed", told]
+    state = State.COMPLETED if ends == "COMMIT" else State.ACCEPTED
+    assert cast("RecordView", guard.lookup(SCOPE, KEY)).record.state is state
+    guard.close()
+
+
 # -- reconcile --------------------------------------------------------------------------------------------------------
 
 
