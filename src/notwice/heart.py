@@ -13,7 +13,7 @@ from weakref import ReferenceType
 from notwice import core, flows
 from notwice.core import Claim
 from notwice.errors import NotwiceError, RecordTooLarge, StoreUnavailable
-from notwice.flows import NewEtag, Ownership
+from notwice.flows import Change, NewEtag, Ownership
 from notwice.model import Get, Op, Reply
 from notwice.observe import Event, Observer, tell
 from notwice.stores.port import KeyLocked, PartlyDone, Store
@@ -47,7 +47,8 @@ class Hold:
 
     `listener` hears of it once another owner has it, and once a last move was confirmed behind its caller. An
     operation that nobody holds any more lapses, and shows as unresolved. ``confirmed_at`` is when the last write was
-    sent that the store has confirmed, a time of the clock.
+    sent that the store has confirmed, a time of the clock. ``last`` makes the last record of an owner who was
+    interrupted before it was sent.
     """
 
     __slots__ = (
@@ -55,6 +56,7 @@ class Hold:
         "confirmed_at",
         "forgiving",
         "gate",
+        "last",
         "listener",
         "operation",
         "own",
@@ -81,6 +83,7 @@ class Hold:
         self.run_until = run_until
         self.confirmed_at = confirmed_at
         self.forgiving = False
+        self.last: Change = core.beaten
         self.removed = False  # for good: a beat that is under way must not put it back
         self.tick = 0
 
@@ -406,5 +409,5 @@ class Unanswered:
 
     def _repeat(self, hold: Hold) -> Generator[Op, Reply, object]:
         return flows.move(
-            hold.own, core.beaten, ends=True, forgiving=hold.forgiving, new_etag=self._new_etag, sends_max=1
+            hold.own, hold.last, ends=True, forgiving=hold.forgiving, new_etag=self._new_etag, sends_max=1
         )

@@ -216,9 +216,9 @@ class Operation(OperationBase):
         self._runtime.heart.remove(self._hold)  # first: whatever interrupts the rest, nobody is at work any more
         if self._is_over(error):
             return
-        if self._joined is not None and self._look_back(self._joined, error):
-            return
         try:
+            if self._joined is not None and self._look_back(self._joined, error):
+                return
             if self._within is None:
                 self._move(self._leaving(error))
         except NotwiceError as failure:
@@ -227,6 +227,9 @@ class Operation(OperationBase):
                 return
             if not behind:
                 raise
+        except BaseException as interruption:
+            self._interrupted(error, interruption)
+            raise
         if error is None and not self._own.record.terminal:
             raise self._not_completed()
 
@@ -416,9 +419,9 @@ class AsyncOperation(OperationBase):
         self._runtime.heart.remove(self._hold)  # first: whatever interrupts the rest, nobody is at work any more
         if self._is_over(error):
             return
-        if self._joined is not None and await self._look_back(self._joined, error):
-            return
         try:
+            if self._joined is not None and await self._look_back(self._joined, error):
+                return
             if self._within is None:
                 await self._move(self._leaving(error))
         except NotwiceError as failure:
@@ -427,6 +430,9 @@ class AsyncOperation(OperationBase):
                 return
             if not behind:
                 raise
+        except BaseException as interruption:
+            self._interrupted(error, interruption)
+            raise
         if error is None and not self._own.record.terminal:
             raise self._not_completed()
 

@@ -54,15 +54,16 @@ BEAT: Final = Move("", core.beaten)
 class JoinedEnd:
     """A last move on the caller's transaction: where it was made, what it wrote, and what became of that.
 
-    ``fate`` is ``None`` until it is asked for, and where it is committed.
+    ``fate`` is ``None`` until it is asked for, and where it is committed; ``told`` is whether the observer knows that.
     """
 
-    __slots__ = ("fate", "store", "written")
+    __slots__ = ("fate", "store", "told", "written")
 
     def __init__(self, store: Joined | AsyncJoined, written: Record) -> None:
         self.store = store
         self.written = written
         self.fate: Fate | None = None
+        self.told = False
 
 
 class OperationBase:
@@ -335,6 +336,8 @@ class OperationBase:
         """Whether nothing is left to do for a handler that leaves; who never heard of its loss is to hear of it now."""
         if self._process is not self._runtime.process:
             return True
+        if self._joined is not None and self._own.ended and not (self._own.lost or self._joined.told):
+            self._found()  # by a heartbeat, or by an end that was repeated
         if error is None and self._joined is not None and not self._own.ended and self._own.pending is None:
             return False  # it is to be looked for
         if error is None:
@@ -347,11 +350,26 @@ class OperationBase:
         """Note what became of an end on the caller's transaction that is not committed.
 
         An exception says that the whole transaction is rolled back, unless a savepoint is known of. Who leaves without
-        an exception may have gone back to one that is not known of, too, and committed what was done before.
+        an exception takes it for done, and may have committed what came before a savepoint that is not known of, or
+        what was written again in another transaction, without the end.
         """
         end.fate = fate
-        if fate in {Fate.PARTED, Fate.NESTED} or (fate is Fate.UNKNOWN and error is None):
+        if fate in {Fate.PARTED, Fate.NESTED} or (fate is Fate.UNDONE and error is None):
             self._unproven = True
+
+    def _interrupted(self, error: BaseException | None, interruption: BaseException) -> None:
+        """Have it left behind its caller, who was interrupted in that: as it would have been, or as not known.
+
+        Until its lease is over it would look as if it were running, and then as if its rows were not there.
+        """
+        if self._within is not None or not self.guarded or self._own.pending is not None or self._own.ended:
+            return
+        if self._joined is not None and self._joined.fate is None:
+            self._unproven = True
+        move = self._leaving(error)
+        self._hold.last, self._hold.forgiving = move.change, move.forgiving
+        self._runtime.tell("unanswered", self._own.record, detail=type(interruption).__name__)
+        self._runtime.unanswered.settle_end(self._hold)
 
     @property
     def _known_undone(self) -> bool:
@@ -360,6 +378,8 @@ class OperationBase:
 
     def _found(self) -> None:
         """Tell of an end on the caller's transaction that was found to be committed."""
+        if self._joined is not None:
+            self._joined.told = True
         self._runtime.tell(str(self._own.record.state), self._own.record)
         self._runtime.on_end(self._own)
 
@@ -385,8 +405,6 @@ class OperationBase:
             happened = "was ended on a transaction that went back to a savepoint from before that"
         if self._within is not None:
             return happened, "nothing is kept of that: roll the transaction back, and begin the operation again"
-        if not self._unproven:
-            return happened, "it is suspended, and the next retry runs it again"
         left = (
             "it is suspended, and its recovery policy applies, as for one that is not atomic: what else was done there "
             "may be committed. End it outside of savepoints, and leave it by an exception where all is rolled back"
@@ -509,6 +527,8 @@ class OperationBase:
             record = self._own.record  # after a move on a transaction, it may be found finished by that
             event = str(record.state) if self.joined and record.terminal else move.event
             runtime.tell(event, record, detail=move.detail)
+        if self._joined is not None:
+            self._joined.told = True
         if move.ends:
             runtime.on_end(self._own)
 

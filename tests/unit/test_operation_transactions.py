@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -16,6 +17,7 @@ from notwice import (
     Guard,
     NotApplied,
     NotCompleted,
+    OperationEnded,
     OperationUnresolved,
     Policy,
     Replay,
@@ -24,6 +26,7 @@ from notwice import (
 )
 from notwice.stores.memory import AsyncMemoryStore
 from notwice.stores.sqlite import SqliteStore
+from notwice.testing import VirtualClock
 from tests.unit.worlds import KEY, SCOPE, Notebook
 
 
@@ -33,7 +36,8 @@ class Shop:
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.connection = connection
         self.notebook = Notebook()
-        self.guard = Guard(SqliteStore(path), policy=Policy(atomic=True), observer=self.notebook)
+        self.clock = VirtualClock()
+        self.guard = Guard(SqliteStore(path), policy=Policy(atomic=True), observer=self.notebook, clock=self.clock)
         self.guard.check()
 
     def own(self) -> Any:
@@ -41,6 +45,10 @@ class Shop:
 
     def view(self) -> Any:
         return self.guard.lookup(SCOPE, KEY)
+
+    def settle(self) -> None:
+        """What is done behind the callers, soon."""
+        self.clock.advance(1)
 
     def transaction(self) -> sqlite3.Connection:
         self.connection.execute("BEGIN IMMEDIATE")
@@ -125,6 +133,87 @@ def test_an_end_that_was_undone_with_a_savepoint_before_an_exception(
     with pytest.raises(ZeroDivisionError, match="the handler's"), operation:
         raise ZeroDivisionError("the handler's")
     assert not operation._own.pending.terms.atomic
+
+
+@pytest.mark.parametrize("error", [None, ZeroDivisionError()], ids=["left", "raised"])
+def test_leaving_that_is_interrupted(shop: Shop, monkeypatch: pytest.MonkeyPatch, error: Exception | None) -> None:
+    """P7, P10: interrupted while it looks how its transaction ended, nobody knows: it is held, behind its caller.
+
+    Until its lease was over it would have looked as if it were running, and would then have been run again.
+    """
+    operation = undone(shop)
+    shop.connection.execute("COMMIT")
+    with monkeypatch.context() as patch:
+        patch.setattr(SqliteStore, "apply", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            operation.__exit__(None if error is None else type(error), error, None)
+    shop.settle()
+    assert shop.view().state is State.ACCEPTED
+    assert isinstance(shop.own(), Unresolved)
+    assert [event.name for event in shop.notebook.events][:2] == ["claimed", "unanswered"]
+
+
+def test_leaving_that_is_interrupted_after_the_commit(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P2: what was committed is completed, and what follows behind its caller changes nothing."""
+    operation = shop.own()
+    operation.complete(5, transaction=shop.transaction())
+    shop.connection.execute("COMMIT")
+    with monkeypatch.context() as patch:
+        patch.setattr(SqliteStore, "apply", interrupted)
+        with pytest.raises(KeyboardInterrupt), operation:
+            pass
+    shop.settle()
+    assert operation.view.state is State.COMPLETED
+    assert isinstance(shop.own(), Replay)
+
+
+def test_leaving_that_is_interrupted_before_anything_is_sent(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P10: the same for who waits for a heartbeat that is under way: what was to be written is written."""
+    operation: Any = shop.guard.begin(SCOPE, KEY, policy=Policy())
+    with monkeypatch.context() as patch:
+        patch.setattr(type(operation), "_move", interrupted)
+        with pytest.raises(KeyboardInterrupt), operation:
+            raise NotApplied
+    shop.settle()
+    assert shop.view().record.released
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+async def test_a_task_that_is_cancelled_twice(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P7, P10: the same for a task that is cancelled again while it leaves."""
+    guard = AsyncGuard(shop.guard._runtime.store, policy=Policy(atomic=True), clock=shop.clock)
+    operation: Any = await guard.begin(SCOPE, KEY)
+    shop.transaction().execute("SAVEPOINT callers")
+    await operation.complete(5, transaction=shop.connection)
+    shop.connection.execute("ROLLBACK TO callers")
+    shop.connection.execute("COMMIT")
+
+    async def cancelled(*_: object) -> None:
+        raise asyncio.CancelledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(guard._runtime.asynchronous), "apply", cancelled)
+        with pytest.raises(asyncio.CancelledError):
+            await operation.__aexit__(asyncio.CancelledError, asyncio.CancelledError(), None)
+    shop.settle()
+    assert isinstance(shop.own(), Unresolved)
+
+
+@pytest.mark.parametrize("found", ["by a heartbeat", "by its repetition"])
+def test_an_end_that_is_found_before_leaving(shop: Shop, found: str) -> None:
+    """C09: that it is completed is told to the observer once, whoever finds it."""
+    operation = shop.own()
+    with suppress(OperationEnded), operation:
+        operation.complete(5, transaction=shop.transaction())
+        shop.connection.execute("COMMIT")
+        if found == "by a heartbeat":
+            shop.clock.advance(operation.policy.beat_seconds + 1)
+        else:
+            operation.complete(5, transaction=shop.transaction())
+    assert [event.name for event in shop.notebook.events] == ["claimed", "completed"]
 
 
 def test_an_end_that_is_suspended_by_hand(shop: Shop) -> None:

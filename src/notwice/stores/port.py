@@ -139,13 +139,11 @@ class Fate(Enum):
     OPEN = "open"
     """The transaction goes on, and the write is part of it."""
     UNDONE = "undone"
-    """The transaction is over, and nothing of it was committed."""
+    """The transaction is over, and as far as is known nothing of it was committed."""
     PARTED = "parted"
     """The write was rolled back, and what else was done on the connection was not, or not yet: by a savepoint."""
     NESTED = "nested"
     """The transaction is over, and there was a savepoint: which of the last two became of it can't be found out."""
-    UNKNOWN = "unknown"
-    """The transaction is over, and not even that is known."""
 
 
 class Joined(Protocol):

@@ -46,15 +46,15 @@ class Handed(NamedTuple):
     """What the object that was handed over knows of its transaction, where the driver's connection knows nothing.
 
     ``goes_on`` tells later whether it may still be open: a pool gives the connection to others, who must not be
-    disturbed. ``nested`` is whether there is a savepoint that could be gone back to; ``None``: that is not known.
+    disturbed. ``nested`` is whether it knows of a savepoint that could be gone back to.
     """
 
     goes_on: Callable[[], bool]
-    nested: bool | None
+    nested: bool
 
     def fate_once_over(self) -> Fate:
         """What became of a write that is not committed, once the transaction is over."""
-        return Fate.UNKNOWN if self.nested is None else Fate.NESTED if self.nested else Fate.UNDONE
+        return Fate.NESTED if self.nested else Fate.UNDONE
 
 
 def handed_over(transaction: object) -> Handed:
@@ -64,10 +64,10 @@ def handed_over(transaction: object) -> Handed:
     if "django" in packages:
         return Handed(_surely, nested=any(given.savepoint_ids))
     if "sqlalchemy" not in packages:
-        return Handed(_surely, nested=None)
+        return Handed(_surely, nested=False)
     if hasattr(given, "driver_connection"):
         connection = given.driver_connection
-        return Handed(lambda: given.driver_connection is connection, nested=None)
+        return Handed(lambda: given.driver_connection is connection, nested=False)
     if not hasattr(given, "exec_driver_sql"):
         given = _session_connection(given)
     begun = given.get_transaction()

@@ -200,10 +200,9 @@ class Joining(Savepoints):
             plain.complete("done", transaction=transaction)
 
     def test_a_rollback_without_an_exception_is_told(self, ledger: Ledger, guard: Guard, key: str) -> None:
-        """C09 (c): completed on a transaction that was not committed: told on leaving, and visible.
+        """C09 (c): completed on a transaction that was not committed: told on leaving, visible, and held.
 
-        It is run by the next one where it is known that nothing was committed. Elsewhere it may have been a savepoint
-        that was gone back to: it is held.
+        Who takes it for done may have written its rows again, without its end.
         """
 
         def roll_back(operation: Operation) -> None:
@@ -216,9 +215,23 @@ class Joining(Savepoints):
             roll_back(operation)
         found = view_of(guard, key)
         assert (found.unresolved, found.record.state) == (True, State.ACCEPTED)
-        assert found.record.terms.atomic is ledger.tells_apart
-        again = guard.begin("s", key, policy=ATOMIC)
-        assert isinstance(again, Operation if ledger.tells_apart else Unresolved)
+        assert isinstance(guard.begin("s", key, policy=ATOMIC), Unresolved)
+
+    def test_rows_that_are_written_again_without_an_end(self, ledger: Ledger, guard: Guard, key: str) -> None:
+        """P7, P10: done again after a rollback, and its end forgotten: its rows are not written a third time."""
+
+        def work(operation: Operation) -> None:
+            with suppress(RolledBack), ledger.transaction() as transaction:
+                ledger.insert(transaction, key)
+                operation.complete("done", transaction=transaction)
+                raise RolledBack
+            with ledger.transaction() as transaction:
+                ledger.insert(transaction, key)
+
+        with pytest.raises(NotCompleted, match="recovery policy"), begun(guard, key, policy=ATOMIC) as operation:
+            work(operation)
+        assert isinstance(guard.begin("s", key, policy=ATOMIC), Unresolved)
+        assert ledger.count(key) == 1
 
     def test_what_is_committed_is_known_on_leaving(self, ledger: Ledger, guard: Guard, key: str) -> None:
         """C09: after the commit the operation is over, and says so."""

@@ -111,7 +111,7 @@ class JoinedConnection:
         try:
             found = self._look(Get(record.namespace, record.id)).record
         except pymysql.MySQLError:  # the connection is gone
-            return Fate.UNKNOWN
+            return Fate.UNDONE
         return Fate.OPEN if isinstance(found, Record) and found.etag == record.etag else Fate.PARTED
 
     def _carried_out(self, op: Op) -> Reply:

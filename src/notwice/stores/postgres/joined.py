@@ -179,14 +179,14 @@ def judging(record: Record, dialect: Dialect, transaction: int, *, is_open: bool
     try:
         ((status,),) = yield Own(Statement(STATUS, (transaction,), often=False))
     except StoreUnavailable:
-        return Fate.UNKNOWN
+        return Fate.UNDONE
     if status == "in progress" and is_open:
         shown = Statement(dialect.shown, (record.id, record.namespace, record.etag), often=False)
         try:
             return Fate.OPEN if (yield shown) else Fate.PARTED
         except Exception as error:  # noqa: BLE001 - whatever a driver raises; an aborted transaction is undecided
-            return Fate.OPEN if getattr(error, "sqlstate", None) == _ABORTED else Fate.UNKNOWN
-    return {"aborted": Fate.UNDONE, "committed": Fate.PARTED}.get(status, Fate.UNKNOWN)
+            return Fate.OPEN if getattr(error, "sqlstate", None) == _ABORTED else Fate.UNDONE
+    return {"aborted": Fate.UNDONE, "committed": Fate.PARTED}.get(status, Fate.UNDONE)
 
 
 def check_place(mine: Sequence[Any], given: Sequence[Any], names: Names) -> Where:

@@ -76,7 +76,7 @@ class JoinedFile:
             with _as_made(self._connection) as cursor:
                 row = look(cursor, (record.namespace, record.id))
         except sqlite3.Error:  # closed since, or of another thread by now
-            return Fate.UNKNOWN
+            return Fate.UNDONE
         return Fate.OPEN if row is not None and row.etag == record.etag else Fate.PARTED
 
     def _carried_out(self, op: Op) -> Reply:
