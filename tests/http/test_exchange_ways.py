@@ -151,6 +151,37 @@ def test_a_broken_answer_says_what_its_header_says(said: str | None, status: int
     assert capture.result.body is None
 
 
+def test_an_answer_that_has_not_begun_says_nothing() -> None:
+    """C34: it is neither whole nor to be cut short, so the app is not told that its client has hung up."""
+    capture = Capture(HttpPolicy(principal=SHARED), "POST")
+    assert (capture.started, capture.breakable, capture.status, capture.kept) == (False, False, 0, ())
+    assert not capture.whole
+    assert capture.ending is Ending.UNKNOWN
+    assert capture.break_off() is None
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "left_out", "proves"),
+    [
+        (None, 404, [], True),
+        (None, 404, ["cookie"], False),
+        (None, 302, ["cookie"], False),
+        (None, 201, ["cookie"], True),
+        (None, 500, ["cookie"], True),
+        (None, 429, ["cookie"], True),
+        ("final", 404, ["cookie"], True),
+        ("not-applied", 404, ["cookie"], True),
+    ],
+)
+def test_what_an_answer_to_a_part_of_the_request_proves(
+    said: str | None, status: int, left_out: list[str], proves: bool
+) -> None:
+    """P7: a refusal, or a way to where one signs in, may be about the headers that were not stored, and ends nothing."""
+    capture = Capture(HttpPolicy(principal=SHARED), "POST")
+    capture.start(status, [] if said is None else [("idempotency-outcome", said)])
+    assert capture.proves_without(left_out) is proves
+
+
 def test_an_answer_that_is_not_encoded_is_replayed_as_it_is() -> None:
     """C33: `identity` is no coding, so there is nothing that a client would have to take."""
     kept = (("content-encoding", "identity"), ("vary", "Accept-Encoding"))
