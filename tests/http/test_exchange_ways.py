@@ -176,7 +176,7 @@ def test_an_answer_that_has_not_begun_says_nothing() -> None:
 def test_what_an_answer_to_a_part_of_the_request_proves(
     said: str | None, status: int, left_out: list[str], proves: bool
 ) -> None:
-    """P7: a refusal, or a way to where one signs in, may be about the headers that were not stored, and ends nothing."""
+    """P7: a refusal, or a way to where one signs in, may be about the headers that were left out, and ends nothing."""
     capture = Capture(HttpPolicy(principal=SHARED), "POST")
     capture.start(status, [] if said is None else [("idempotency-outcome", said)])
     assert capture.proves_without(left_out) is proves
