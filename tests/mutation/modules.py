@@ -26,7 +26,7 @@ MODULES: Final[dict[str, Module]] = {
         (
             *("http/test_exchange*.py", "http/test_keys.py", "http/test_codings.py", "http/test_http_policy.py"),
             *("http/test_face_*.py", "http/test_asgi.py", "http/test_wsgi.py", "fuzz/test_corpus.py"),
-            *("recovery/test_resend.py", "unit/test_older_guards.py"),
+            *("http/test_stored_requests.py", "recovery/test_resend.py", "unit/test_older_guards.py"),
         ),
     ),
     "canonical": Module(
