@@ -284,6 +284,27 @@ async def test_begun_after_a_savepoint(ledger: AsyncLedger, guard: AsyncGuard, k
     assert outcome.result == "done"
 
 
+async def test_a_connection_that_was_cut_off(postgres: PostgresServer) -> None:
+    """C09, P7: asyncpg cuts it off when a rollback is cancelled. The handler's own exception is what is raised.
+
+    It is known, too, that nothing was committed, and that what was begun on it is over.
+    """
+    ledger = asyncpg_ledger(postgres, LEVELS[0], pooled=False)
+    async with AsyncGuard.open(ledger.base.url) as guard:
+        with suppress(asyncpg.InterfaceError):  # there is nothing left to be rolled back
+            async with ledger.transaction() as connection:
+                inner = await begun(guard, "cut off, begun there", transaction=connection)
+                operation = await begun(guard, "cut off", policy=ATOMIC)
+                with suppress(Crash):
+                    async with operation:
+                        await operation.complete("done", transaction=connection)
+                        connection.terminate()
+                        raise Crash
+                with pytest.raises(ValueError, match="is over"):
+                    await inner.complete("done")
+        assert (await begun(guard, "cut off", policy=ATOMIC)).attempt == 2
+
+
 async def test_claim_result_and_rows_are_committed_together(ledger: AsyncLedger, guard: AsyncGuard, key: str) -> None:
     """Begun on a transaction, nobody sees the operation before the commit; rolled back, it never was."""
     with suppress(Crash):

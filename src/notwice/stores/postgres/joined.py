@@ -318,19 +318,19 @@ class AsyncpgConnection:
 
     def check(self) -> None:
         """Raise `ValueError` if no transaction is open."""
-        if not self._connection.is_in_transaction():
+        if not self.is_open():
             raise not_open("use `async with connection.transaction():`")
 
     def is_open(self) -> bool:
         """Whether the caller's transaction still goes on."""
         try:
-            return bool(self._connection.is_in_transaction())
-        except asyncpg.InterfaceError:  # it is closed, or its pool's again
+            return not self._connection.is_closed() and self._connection.is_in_transaction()
+        except asyncpg.InterfaceError:  # it is its pool's again
             return False
 
     def check_still_open(self) -> None:
         """Raise `ValueError` if the transaction that was open is over."""
-        if not self._connection.is_in_transaction():
+        if not self.is_open():
             raise transaction_over()
 
     async def ask(self, statement: Statement) -> Rows:
