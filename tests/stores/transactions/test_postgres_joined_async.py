@@ -302,6 +302,7 @@ async def test_a_connection_that_was_cut_off(postgres: PostgresServer) -> None:
                         raise Crash
                 with pytest.raises(ValueError, match="is over"):
                     await inner.complete("done")
+        await until_lapsed(guard, "cut off")  # the server may not have heard yet
         assert (await begun(guard, "cut off", policy=ATOMIC)).attempt == 2
 
 
