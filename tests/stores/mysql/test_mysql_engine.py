@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
-import pymysql
 import pytest
 from pymysql.constants import CLIENT
 
@@ -24,6 +23,7 @@ from notwice import (
 from notwice.codec import encode_record
 from notwice.model import Get, Insert, Op, Query, Record, RecordView, Reply, Result, ResultKind, State, Swap, Unreadable
 from notwice.stores import open_store
+from notwice.stores.mysql import session as sessions
 from notwice.stores.mysql import store as stores
 from notwice.stores.mysql.dialect import ROW_BYTES_MAX
 from notwice.stores.mysql.place import Place, Undone, place_of
@@ -104,13 +104,13 @@ def test_affected_rows_decide_nothing(
     mariadb: MariadbServer, store: MysqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P1: with CLIENT_FOUND_ROWS a duplicate's insert counts as one row; it loses all the same, and so does a swap."""
-    connect = pymysql.connect
+    connect = sessions._Connection
 
     def flagged(**options: Any) -> Any:
         options["client_flag"] |= CLIENT.FOUND_ROWS
         return connect(**options)
 
-    monkeypatch.setattr(pymysql, "connect", flagged)
+    monkeypatch.setattr(sessions, "_Connection", flagged)
     first, second = new_record(), new_record(attempt=2)
     assert one(store, Insert(first)).won
     assert not one(store, Insert(second)).won
