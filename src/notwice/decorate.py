@@ -89,12 +89,21 @@ class Target:
 
 
 def refuse_lazy(function: Callable[..., Any], *, asynchronous: bool) -> None:
-    """Raise `TypeError` for a function whose call does not run it: its effect would come after its operation's end."""
+    """Raise `TypeError` for a function whose call does not run it: its effect would come after its operation's end.
+
+    So, too, for what is no function: an operation that was begun for it would stay open, though nothing could run.
+    """
     if type(function) is FunctionType and not function.__code__.co_flags & _LAZY and not function.__dict__:
         return  # a plain function, which nothing marks as another kind; the longer look takes microseconds
     inner: Any = function
     while isinstance(inner, functools.partial):
         inner = inner.func
+    if not callable(inner):
+        message = (
+            f"an object of the type {type(inner).__name__} can't be run: pass the function itself, and not what a call "
+            "of it gave, for that call was not guarded"
+        )
+        raise TypeError(message)
     called = getattr(type(inner), "__call__", None)  # noqa: B004 - of an object that is called like a function
     kinds = (inner, called)
     if any(inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in kinds):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from notwice import AsyncGuard, EncodingError, InvalidKey, RequestMismatch, current_operation
+from notwice import AsyncGuard, EncodingError, Guard, InvalidKey, RequestMismatch, current_operation
 from notwice.stores.memory import MemoryStore
 from tests.unit.worlds import World
 
@@ -234,3 +234,15 @@ def test_a_return_type_that_can_not_be_kept_is_refused_at_once() -> None:
         guarded(connects)
     for _ in range(2):
         assert str(World().guard.idempotent(scope="a", key="b")(adds)()) == "19.90"
+
+
+@pytest.mark.parametrize("given", [5, None, "text"])
+async def test_what_is_no_function_claims_nothing(given: Any) -> None:
+    """T14: who passes what a call gave, and not the function, is told so, and no key stays open for that."""
+    blocking, loops = Guard.open("memory://"), AsyncGuard.open("memory://")
+    with pytest.raises(TypeError, match="pass the function itself"):
+        blocking.run(given, scope="s", key="k")
+    with pytest.raises(TypeError, match="pass the function itself"):
+        await loops.run(given, scope="s", key="k")
+    assert blocking.lookup("s", "k") is None
+    assert await loops.lookup("s", "k") is None
