@@ -104,7 +104,12 @@ def answers(port: int) -> bool:
     return True
 
 
-LOCAL = ("listen_addresses=127.0.0.1", "unix_socket_directories=", "max_connections=200")
+LOCAL = (
+    "listen_addresses=127.0.0.1",
+    "unix_socket_directories=",
+    "max_connections=200",
+    "dynamic_shared_memory_type=mmap",  # within its folder: a server that is killed leaves nothing behind
+)
 
 
 def make_data(path: Path, data: Path) -> None:
