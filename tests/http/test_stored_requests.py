@@ -91,5 +91,8 @@ def test_what_is_kept_fits_whatever_makes_it_large(shape: str, monkeypatch: pyte
 
 def test_what_is_no_stored_request_is_told_with_what_to_do() -> None:
     """P14: an older release that meets what a newer one has stored leaves it to that one."""
-    with pytest.raises(UnsupportedRecord, match="no HTTP request of this release; upgrade this process"):
-        restored({"form": 2})
+    sound: Any = storable(asked(client=("10.0.0.7", 1)), b"", kept=frozenset())
+    assert restored(sound).scope["client"] == ("10.0.0.7", 0)
+    for other in ({"form": 2}, {**sound, "form": 2}, {**sound, "client": 7}, {**sound, "left_out": [7]}):
+        with pytest.raises(UnsupportedRecord, match="no HTTP request of this release; upgrade this process"):
+            restored(other)
