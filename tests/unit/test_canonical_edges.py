@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from pydantic import BaseModel, field_serializer
+from pydantic import BaseModel, SecretStr, field_serializer
 from pydantic.v1 import BaseModel as OldBaseModel
 
 from notwice import canonical
@@ -137,6 +137,16 @@ def test_a_value_that_is_like_a_model_in_one_thing_is_none(names: list[str]) -> 
         canonical_value(shaped(*names))
 
 
+class Login(BaseModel):
+    password: SecretStr
+
+
+def test_a_secret_is_told_by_its_field_and_its_model() -> None:
+    """P15: all secrets look alike in JSON; who reads the error knows which field to leave out."""
+    with pytest.raises(EncodingError, match="field password of Login is a secret, masked in its JSON; leave it out"):
+        canonical_value(Login(password=SecretStr("p")))
+
+
 def test_an_object_is_a_fact_by_its_fields() -> None:
     """The name of its class counts for a request, and not for a fact."""
     assert canonical_facts(Place("a", (1,))) == canonical_facts({"street": "a", "rooms": ["1"]})
@@ -235,8 +245,12 @@ def test_the_writer_writes_what_the_json_module_writes(
     else:
         with pytest.raises(ValueError, match="not JSON compliant"):
             write([float("nan")])
-    with pytest.raises(TypeError, match="object"):
+    with pytest.raises(TypeError, match="not JSON serializable"):
         write([object()])
+    with pytest.raises(TypeError, match="keys must be"):
+        write({("a",): 1})
+    many = list(range(200_001))
+    assert write(many) == json.dumps(many, separators=(",", ":"))
 
 
 def test_the_writer_leaves_all_out_that_was_not_asked_for() -> None:
