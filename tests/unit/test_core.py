@@ -421,6 +421,25 @@ def test_a_suspended_record_waits_longer_after_each_rerun(attempt: int, pause_ms
     assert patient == (300_000 if attempt > 1 else 0)
 
 
+def test_what_proves_nothing_is_not_atomic_any_more() -> None:
+    """T22: where the rows may be committed, an unfinished record is no proof; its terms stay as they are else."""
+    record = FULL._replace(terms=FULL.terms._replace(atomic=True))
+    assert core.suspended(record, b"new", error="", answer=None).terms == record.terms
+    assert core.suspended(record, b"new", error="", answer=None, proves=True).terms == record.terms
+    unproven = core.suspended(record, b"new", error="", answer=None, proves=False).terms
+    assert unproven == record.terms._replace(atomic=False)
+    assert unproven.atomic is False
+
+
+def test_an_abandoned_claim_of_a_worker_is_tried_again_later() -> None:
+    """P7: what is in the way won't be gone in seconds, so no attempts are used up in seconds."""
+    record, later = FULL._replace(attempt=2), Claim(created=False, prior=FULL)
+    at_once, patient = (
+        core.abandoned(record, b"new", claim=later, touched=False, patient=patient) for patient in (False, True)
+    )
+    assert (at_once.pause_ms, patient.pause_ms) == (2_000, core.PAUSE_MAX_MS)
+
+
 def test_a_result_is_left_out_but_for_its_status() -> None:
     """P9: only what has a body can be; kind, status and headers stay, and the error says why, if it is empty."""
     assert core.has_body(FULL)
