@@ -20,7 +20,7 @@ _GUARD: Final = (
 _RECOVERY: Final = ("recovery/test_recover.py", "recovery/test_rounds.py", "recovery/test_patience.py")
 MODULES: Final[dict[str, Module]] = {
     "core": Module(("core.py",), ("unit/test_core.py",)),
-    "flows": Module(("flows.py",), ("unit/test_flows*.py",)),
+    "flows": Module(("flows.py",), ("unit/test_flows*.py", "unit/test_operation_transactions.py")),
     "exchange": Module(
         ("http/exchange/*.py",),
         (
