@@ -51,8 +51,11 @@ def test_the_seeds_that_found_something_are_sound() -> None:
     once, and the first charge arrived after the second.
 
     Safety seed 303185 showed a mistake of the judge: an operator's forced release came between the claim of an owner
-    and the start of its handler, which was taken for the one that the release had let in.
+    and the start of its handler, which was taken for the one that the release had let in. So did 418688, where such an
+    owner repeated a step that the next attempt had done, and 399679, where one was cancelled in its last move, which
+    was then suspended behind it.
     """
     assert not run(6440, Mode.LIVENESS).problems
     assert not run(184_649, Mode.SAFETY).problems
-    assert not run(303_185, Mode.SAFETY).problems
+    for seed in (303_185, 399_679, 418_688):
+        assert not run(seed, Mode.SAFETY).problems

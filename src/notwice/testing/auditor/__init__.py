@@ -199,6 +199,8 @@ class _Judge:
             writer.sign_ns = max(writer.sign_ns, event.at_ns)
         if writer is not None and state is State.IN_PROGRESS:
             writer.home = writer.home or line.life
+        if writer is not None and state is State.ACCEPTED:
+            writer.gave_up = True  # if it was interrupted in that, nobody was told
         if event.kept is not None and state in FINISHED:
             line.life.stored_end = event.kept.terms
 

@@ -202,7 +202,8 @@ def _why_double(line: Line, effect: Effect, call: Call, *, others: list[tuple[Ef
     if any(by.claim is None or not by.claim.sound for by in (call, *(by for _, by in others))):
         return "a caller caused it that should not have run"
     done = life.steps_done.get(effect.step)
-    if done is not None and call.started is not None and call.started.at_ns > done.at_ns:
+    released = call.claim is not None and call.claim.attempt <= life.marked_attempt  # while its owner was at work
+    if done is not None and call.started is not None and call.started.at_ns > done.at_ns and not released:
         return "the step was done and confirmed before this attempt"
     stored = line.stored(life)
     if stored.atomic or stored.recovery is RecoveryKind.RERUN:
