@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -13,6 +14,7 @@ import pytest
 from notwice.errors import RecordTooLarge, StoreUnavailable
 from notwice.model import Get, Insert, Op, Page, Query, Record, Reply
 from notwice.stores.batching import Batching, _ThreadCall
+from notwice.stores.calls import Call, take
 from notwice.stores.memory import MemoryStore
 from notwice.stores.shared import KeyLocked
 from notwice.testing.conformance.records import new_record
@@ -546,3 +548,14 @@ def test_a_refusal_concerns_only_its_callers(refusal: type[StoreUnavailable]) ->
         assert isinstance(errors[3], RecordTooLarge) is (refusal is RecordTooLarge)
     assert slow.batches.count(["refused"]) == 2
     assert max(map(len, slow.batches)) == 1
+
+
+def test_those_who_have_given_up_keep_nobody_from_a_batch() -> None:
+    """However many they are: an empty batch would leave the one behind them waiting for somebody else to come."""
+    gone = [Call([Get("n", f"gone-{number}")]) for number in range(5_000)]
+    for call in gone:
+        call.given_up = True
+    waiting = Call([Get("n", "waiting")])
+    pending = deque([*gone, waiting])
+    assert take(pending, 256) == [waiting]
+    assert not pending

@@ -92,7 +92,7 @@ def take(pending: deque[C], size_max: int, busy: Iterable[Name] = ()) -> list[C]
     names = set(busy)
     size = looked_at = 0
     for call in pending:
-        if looked_at == _LOOKED_AT_MAX or (batch and size + len(call.ops) > size_max):
+        if len(batch) + len(deferred) == _LOOKED_AT_MAX or (batch and size + len(call.ops) > size_max):
             break
         looked_at += 1
         if call.given_up:
