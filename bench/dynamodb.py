@@ -8,10 +8,20 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from bench.callers import ALONE_RATIO_MAX, POOL, asked, look_at, pairs, pairs_of_tasks, replays
+from bench.callers import (
+    ALONE_RATIO_MAX,
+    CALLERS,
+    POOL,
+    asked,
+    in_threads,
+    look_at,
+    pairs,
+    pairs_of_tasks,
+    replays,
+    together,
+)
 from bench.figures import NONE, Figure, Goal
 from bench.measure import Size, paired, repeated
-from bench.sqlite import CALLERS, in_threads, together
 from notwice import AsyncGuard, Guard
 from notwice.model import Insert, Swap
 from notwice.stores.dynamodb.items import key_of, write_of

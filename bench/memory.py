@@ -9,14 +9,12 @@ import threading
 from hashlib import sha256
 from typing import Final
 
+from bench.callers import REQUEST, RESULT, SCOPE, pairs, replays
 from bench.figures import NONE, Figure, Goal
 from bench.measure import Size, computed, paired
-from notwice import Guard, Operation, Replay
+from notwice import Guard
 from notwice.stores.memory import MemoryStore
 
-SCOPE: Final = "charge:ord_1"
-REQUEST: Final = {"amount": 100, "id": "x"}
-RESULT: Final = {"id": "ch_1", "paid": True}
 PAIR_US_MAX: Final = 25
 
 PAIRS: Final = 2_000  # a round: some 50 ms
@@ -55,14 +53,7 @@ def pair(size: Size) -> Figure:
     """A begin and a complete of new operations."""
 
     def ours(operations: int) -> float:
-        guard, numbers = Guard(MemoryStore()), itertools.count()
-
-        def work() -> None:
-            operation = guard.begin(SCOPE, f"key-{next(numbers)}", request=REQUEST)
-            assert isinstance(operation, Operation)
-            operation.complete(RESULT)
-
-        return computed(work)(operations)
+        return computed(pairs(Guard(MemoryStore())))(operations)
 
     def base(operations: int) -> float:
         bare, numbers = Bare(), itertools.count()
@@ -81,19 +72,11 @@ def pair(size: Size) -> Figure:
 
 def replay(size: Size) -> Figure:
     """A begin of a finished operation, and its answer as a value."""
-    guard, bare = Guard(MemoryStore()), Bare()
-    first = guard.begin(SCOPE, "key", request=REQUEST)
-    assert isinstance(first, Operation)
-    first.complete(RESULT)
+    bare = Bare()
     bare.complete(str(bare.begin(SCOPE, "key", REQUEST)), RESULT)
-
-    def ours() -> object:
-        found = guard.begin(SCOPE, "key", request=REQUEST)
-        assert isinstance(found, Replay)
-        return found.result
 
     def base() -> object:
         return bare.begin(SCOPE, "key", REQUEST)
 
-    measured = paired(computed(ours), computed(base), size, operations=REPLAYS)
+    measured = paired(computed(replays(Guard(MemoryStore()))), computed(base), size, operations=REPLAYS)
     return Figure("memory-replay", "replay from memory", "dict, lock, JSON, SHA-256", NONE, measured)

@@ -13,19 +13,22 @@ from typing import Any, Final
 
 from bench.callers import (
     ALONE_RATIO_MAX,
+    CALLERS,
     PAIRS,
     PAIRS_ALONE,
     POOL,
     REPLAYS,
+    SCOPE,
     asked,
+    in_threads,
     look_at,
     pairs,
     pairs_of_tasks,
     replays,
+    together,
 )
 from bench.figures import NONE, Figure, Goal
 from bench.measure import Size, paired, repeated
-from bench.sqlite import CALLERS, SCOPE, in_threads, together
 from notwice import AsyncGuard, Guard
 from notwice.model import Op
 from notwice.stores.mysql.place import Place, place_of

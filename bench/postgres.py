@@ -16,19 +16,22 @@ from psycopg.types.numeric import Int8BinaryDumper
 
 from bench.callers import (
     ALONE_RATIO_MAX,
+    CALLERS,
     PAIRS,
     PAIRS_ALONE,
     POOL,
     REPLAYS,
+    SCOPE,
     asked,
+    in_threads,
     look_at,
     pairs,
     pairs_of_tasks,
     replays,
+    together,
 )
 from bench.figures import NONE, Figure, Goal
 from bench.measure import Size, paired, repeated
-from bench.sqlite import CALLERS, SCOPE, in_threads, together
 from notwice import AsyncGuard, Guard
 from notwice.stores import open_async_store
 from notwice.stores.postgres.place import Place, place_of, session_settings

@@ -14,19 +14,21 @@ from redis.asyncio import Redis as AsyncRedis
 
 from bench.callers import (
     ALONE_RATIO_MAX,
+    CALLERS,
     PAIRS,
     PAIRS_ALONE,
     POOL,
     REPLAYS,
     asked,
+    in_threads,
     look_at,
     pairs,
     pairs_of_tasks,
     replays,
+    together,
 )
 from bench.figures import NONE, Figure, Goal
 from bench.measure import Size, paired, repeated
-from bench.sqlite import CALLERS, in_threads, together
 from notwice import AsyncGuard, Guard
 from notwice.model import Get, Insert, Swap
 from notwice.stores.redis.rows import Command, Keys, command_of

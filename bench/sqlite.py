@@ -6,29 +6,21 @@ import asyncio
 import itertools
 import os
 import sqlite3
-import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
 
+from bench.callers import SCOPE, in_threads, inserts, pairs, pairs_of_tasks, replays, together
 from bench.figures import NONE, Figure, Goal
-from bench.measure import Run, Size, paired, repeated
-from notwice import AsyncGuard, AsyncOperation, Guard, Operation, Replay
-from notwice.core import Ask, fresh
+from bench.measure import Pair, Size, paired, repeated
+from notwice import AsyncGuard, Guard
 from notwice.identity import operation_id
-from notwice.model import Insert
-from notwice.policy import Policy
 from notwice.stores.batching import Batching
 from notwice.stores.sqlite import SqliteStore, schema
 from notwice.stores.sqlite.connection import open_file
-
-CALLERS: Final = 64
-SCOPE: Final = "charge:ord_1"
-REQUEST: Final = {"amount": 100, "id": "x"}
-RESULT: Final = {"id": "ch_1", "paid": True}
 
 APPLIES: Final = 640  # ten for each of the 64 callers
 APPLIES_ALONE: Final = 100
@@ -108,56 +100,9 @@ def _closing(*things: Any) -> Iterator[None]:  # noqa: ANN401 - whatever can be 
             thing.close()
 
 
-def together(work: Callable[[], Coroutine[Any, Any, None]], loop: asyncio.AbstractEventLoop) -> Run:
-    """A run in which `CALLERS` tasks of one loop share the operations."""
-
-    async def caller(operations: int) -> None:
-        for _ in range(operations):
-            await work()
-
-    async def all_callers(operations: int) -> None:
-        share, more = divmod(operations, CALLERS)
-        await asyncio.gather(*(caller(share + (number < more)) for number in range(CALLERS)))
-
-    def run(operations: int) -> float:
-        started = time.perf_counter()
-        loop.run_until_complete(all_callers(operations))
-        return time.perf_counter() - started
-
-    return run
-
-
-def in_threads(work: Callable[[], object]) -> Run:
-    """A run in which `CALLERS` threads share the operations."""
-
-    def run(operations: int) -> float:
-        share, more = divmod(operations, CALLERS)
-        threads = [
-            threading.Thread(target=repeated(work), args=(share + (number < more),)) for number in range(CALLERS)
-        ]
-        started = time.perf_counter()
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return time.perf_counter() - started
-
-    return run
-
-
-def _inserts() -> Callable[[], Insert]:
-    numbers, terms = itertools.count(), Policy().terms
-
-    def made() -> Insert:
-        name = f"idem_{next(numbers):032x}"
-        return Insert(fresh(Ask("", name, SCOPE, name, None, None, terms, can_ask=False), os.urandom(16)))
-
-    return made
-
-
 def apply_tasks(size: Size, folder: Path) -> Figure:
     """Inserts by 64 tasks that share commits, next to one commit each."""
-    insert, loop = _inserts(), asyncio.new_event_loop()
+    insert, loop = inserts(), asyncio.new_event_loop()
     shared, alone = Batching(SqliteStore(folder / "shared.db")), SqliteStore(folder / "alone.db")
     apply = shared.asynchronous.apply
 
@@ -178,7 +123,7 @@ def apply_tasks(size: Size, folder: Path) -> Figure:
 
 def apply_threads(size: Size, folder: Path) -> Figure:
     """Inserts by 64 threads that share commits, next to one commit each."""
-    insert = _inserts()
+    insert = inserts()
     shared, alone = Batching(SqliteStore(folder / "shared.db")), SqliteStore(folder / "alone.db")
     with _closing(shared, alone):
         measured = paired(
@@ -192,22 +137,30 @@ def apply_threads(size: Size, folder: Path) -> Figure:
 
 
 def guard_tasks(size: Size, folder: Path) -> Figure:
-    """Begin and complete by 64 tasks, next to the same two statements with one commit each."""
-    bare, loop, numbers = Bare(folder), asyncio.new_event_loop(), itertools.count()
-    guard = AsyncGuard.open(f"sqlite:///{folder / 'guard.db'}")
-
-    async def work() -> None:
-        operation = await guard.begin(SCOPE, f"key-{next(numbers)}", request=REQUEST)
-        assert isinstance(operation, AsyncOperation)
-        await operation.complete(RESULT)
-
-    with _closing(loop, bare.connection):
-        measured = paired(
-            together(work, loop), repeated(bare.pair), size, operations=PAIRS, base_operations=PAIRS_ALONE
-        )
-        loop.run_until_complete(guard.close())
+    """Begin and complete by 64 tasks that share commits, next to the same by one caller, one commit each."""
+    with Guard(SqliteStore(folder / "alone.db")) as alone:
+        measured = _by_tasks(pairs(alone), size, folder)
     goal = Goal(speed_min=GUARD_SPEED_MIN)
-    return Figure("sqlite-guard-tasks", "begin and complete by 64 tasks", "INSERT, UPDATE, one by one", goal, measured)
+    return Figure("sqlite-guard-tasks", "begin and complete by 64 tasks", "the same, one commit each", goal, measured)
+
+
+def guard_tasks_bare(size: Size, folder: Path) -> Figure:
+    """Begin and complete by 64 tasks, next to two bare statements with one commit each."""
+    bare = Bare(folder)
+    with _closing(bare.connection):
+        measured = _by_tasks(bare.pair, size, folder)
+    ours, base = "begin and complete by 64 tasks", "INSERT, UPDATE, one by one"
+    return Figure("sqlite-guard-tasks-bare", ours, base, NONE, measured)
+
+
+def _by_tasks(base: Callable[[], object], size: Size, folder: Path) -> Pair:
+    """What `CALLERS` tasks do, next to `base`."""
+    loop, guard = asyncio.new_event_loop(), AsyncGuard.open(f"sqlite:///{folder / 'guard.db'}")
+    with _closing(loop):
+        ours = together(pairs_of_tasks(guard), loop)
+        measured = paired(ours, repeated(base), size, operations=PAIRS, base_operations=PAIRS_ALONE)
+        loop.run_until_complete(guard.close())
+    return measured
 
 
 def guard_alone(size: Size, folder: Path) -> Figure:
@@ -221,15 +174,9 @@ def guard_statements(size: Size, folder: Path) -> Figure:
 
 
 def _guard_alone(name: str, what: str, bare: Bare | BareStatements, size: Size, folder: Path) -> Figure:
-    guard, numbers = Guard.open(f"sqlite:///{folder / 'guard.db'}"), itertools.count()
-
-    def ours() -> None:
-        operation = guard.begin(SCOPE, f"key-{next(numbers)}", request=REQUEST)
-        assert isinstance(operation, Operation)
-        operation.complete(RESULT)
-
+    guard = Guard.open(f"sqlite:///{folder / 'guard.db'}")
     with _closing(guard, bare.connection):
-        measured = paired(repeated(ours), repeated(bare.pair), size, operations=PAIRS_ALONE)
+        measured = paired(repeated(pairs(guard)), repeated(bare.pair), size, operations=PAIRS_ALONE)
     return Figure(name, "begin and complete by one caller", what, Goal(speed_min=ALONE_SPEED_MIN), measured)
 
 
@@ -237,15 +184,6 @@ def replay(size: Size, folder: Path) -> Figure:
     """A begin of a finished operation and its answer, next to a bare SELECT."""
     bare, guard = Bare(folder), Guard.open(f"sqlite:///{folder / 'guard.db'}")
     bare.pair()
-    first = guard.begin(SCOPE, "key", request=REQUEST)
-    assert isinstance(first, Operation)
-    first.complete(RESULT)
-
-    def ours() -> object:
-        found = guard.begin(SCOPE, "key", request=REQUEST)
-        assert isinstance(found, Replay)
-        return found.result
-
     with _closing(guard, bare.connection):
-        measured = paired(repeated(ours), repeated(bare.look), size, operations=REPLAYS)
+        measured = paired(repeated(replays(guard)), repeated(bare.look), size, operations=REPLAYS)
     return Figure("sqlite-replay", "replay from SQLite", "SELECT", NONE, measured)
