@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
-from inspect import iscoroutinefunction
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from notwice import core, flows
@@ -60,7 +59,7 @@ from notwice.results import decode_result
 from notwice.runtime import Runtime, drive_async, drive_within_async
 from notwice.stores import open_async_store
 from notwice.stores.batching import Batching
-from notwice.stores.port import AsyncStore, Store, joined_async
+from notwice.stores.port import AsyncStore, Store, check_store, is_asynchronous, joined_async
 from notwice.stores.sealed import AsyncSealedStore
 from notwice.waiting import Backoff, Clock
 
@@ -74,6 +73,8 @@ class AsyncGuard(GuardBase):
 
     It may be made before a fork: connections and threads start at first use in each process. What survives a crash is
     what the store keeps: an operation that was begun is found again as unresolved, and its stored policy applies.
+
+    Raises `TypeError` for what is no store.
     """
 
     _asynchronous = True
@@ -88,6 +89,7 @@ class AsyncGuard(GuardBase):
         clock: Clock | None = None,
         privacy: Privacy | None = None,
     ) -> None:
+        check_store(store, type(self).__name__)
         faces = _asynchronous(store)
         faces = faces if privacy is None else AsyncSealedStore(faces, privacy)
         runtime = Runtime(faces.blocking, observer=observer, clock=clock, asynchronous=faces, privacy=privacy)
@@ -552,7 +554,7 @@ class AsyncGuard(GuardBase):
 
 def _asynchronous(store: AsyncStore | Store) -> AsyncStore:
     """The face of `store` for event loops: its own, or that of a worker thread which shares commits."""
-    if iscoroutinefunction(store.apply):
+    if is_asynchronous(store):
         return cast("AsyncStore", store)
     blocking = cast("Store", store)
     own: AsyncStore | None = getattr(blocking, "asynchronous", None)

@@ -58,7 +58,7 @@ from notwice.recovery import Round, Work, round_of
 from notwice.results import decode_result
 from notwice.runtime import Runtime, drive, drive_within
 from notwice.stores import open_store
-from notwice.stores.port import Store, joined
+from notwice.stores.port import Store, check_store, is_asynchronous, joined
 from notwice.stores.sealed import SealedStore
 from notwice.waiting import Backoff, Clock
 
@@ -72,6 +72,8 @@ class Guard(GuardBase):
 
     It may be made before a fork: connections and threads start at first use in each process. What survives a crash is
     what the store keeps: an operation that was begun is found again as unresolved, and its stored policy applies.
+
+    Raises `TypeError` for what is no store, or one for event loops.
     """
 
     _asynchronous = False
@@ -86,6 +88,9 @@ class Guard(GuardBase):
         clock: Clock | None = None,
         privacy: Privacy | None = None,
     ) -> None:
+        check_store(store, type(self).__name__)
+        if is_asynchronous(store):
+            raise TypeError("this store is for event loops: use AsyncGuard, or Guard(store.blocking)")
         store = store if privacy is None else SealedStore(store, privacy)
         runtime = Runtime(store, observer=observer, clock=clock, asynchronous=None, privacy=privacy)
         super().__init__(runtime, policy, namespace)

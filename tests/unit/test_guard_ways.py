@@ -124,13 +124,15 @@ def test_a_handler_may_complete_on_its_transaction_and_return(tmp_path: Path) ->
 def test_a_claim_that_was_committed_without_its_end_is_held(tmp_path: Path) -> None:
     """T22, P7: nobody is at work any more, and whoever committed it so has committed other rows too, perhaps."""
     path = tmp_path / "records.db"
-    guard = Guard(SqliteStore(path), policy=Policy(atomic=True, recovery=rerun))
+    clock = VirtualClock()
+    guard = Guard(SqliteStore(path, clock=clock), policy=Policy(atomic=True, recovery=rerun))
     guard.check()
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         with pytest.raises(NotCompleted), cast("Any", guard.begin(SCOPE, KEY, transaction=connection)):
             pass
         connection.execute("COMMIT")
+    clock.advance(0.001)
     view: Any = guard.lookup(SCOPE, KEY)
     assert (view.unresolved, view.record.terms.recovery, view.record.terms.atomic) == (True, hold.kind, False)
     assert isinstance(guard.begin(SCOPE, KEY), Unresolved)

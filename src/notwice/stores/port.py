@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
+from inspect import iscoroutinefunction
 from typing import Final, Protocol, runtime_checkable
 
 from notwice.errors import StoreUnavailable
@@ -210,6 +211,26 @@ class AsyncJoins(Protocol):
         database or schema, and `TypeError` for what is no connection of this engine.
         """
         ...
+
+
+_METHODS: Final = ("apply", "scan", "purge", "close")
+
+
+def check_store(store: object, guard: str) -> None:
+    """Raise `TypeError` for what is no store: a URL, a class, or an object that has not all of a store's methods."""
+    if isinstance(store, str):  # not shown: it may hold a password
+        raise TypeError(f"{guard} takes a store, not its URL: use {guard}.open(url)")
+    if isinstance(store, type):
+        raise TypeError(f"{guard} takes a store, not its class: make one, by {store.__name__}()")
+    missing = [name for name in _METHODS if not callable(getattr(store, name, None))]
+    if missing:
+        kind = type(store).__name__
+        raise TypeError(f"{guard} takes a store, and this {kind} has no {', '.join(missing)}: use {guard}.open(url)")
+
+
+def is_asynchronous(store: AsyncStore | Store) -> bool:
+    """Whether a store is for event loops: its calls are awaited, and it has a blocking face beside it."""
+    return iscoroutinefunction(store.apply) or hasattr(store, "blocking")
 
 
 def loading(store: Store) -> Loads:
