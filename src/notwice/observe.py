@@ -62,6 +62,13 @@ class Observer(Protocol):
         ...
 
 
+def check_observer(observer: object) -> None:
+    """Raise `TypeError` for what could be told nothing: a function or a class in the place of an observer."""
+    if isinstance(observer, type) or not callable(getattr(observer, "on_event", None)):
+        shown = f"the class {observer.__name__}" if isinstance(observer, type) else f"this {type(observer).__name__}"
+        raise TypeError(f"an observer is an object with a method on_event(event), which {shown} is not")
+
+
 class LogObserver:
     """Logs each event in one line under the logger ``notwice``, at the level of `EVENTS`; never a handler's value."""
 
@@ -90,9 +97,11 @@ class CountingObserver:
 
 
 class Observers:
-    """Tells several observers, each of which may fail alone."""
+    """Tells several observers, each of which may fail alone. Raises `TypeError` for what is none."""
 
     def __init__(self, *observers: Observer) -> None:
+        for observer in observers:
+            check_observer(observer)
         self._observers = observers
 
     def on_event(self, event: Event) -> None:

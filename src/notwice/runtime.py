@@ -8,7 +8,7 @@ import sys
 import weakref
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 from notwice.backlog import Backlog
 from notwice.errors import StoreUnavailable
@@ -16,7 +16,7 @@ from notwice.flows import NewEtag, Ownership
 from notwice.heart import NOT_KNOWN, Heart, Unanswered, unavailable
 from notwice.limits import Limits
 from notwice.model import ACCEPTED, Op, Record, Reply
-from notwice.observe import Event, Observer, tell
+from notwice.observe import Event, Observer, check_observer, tell
 from notwice.privacy import NOTHING_HIDDEN, Privacy
 from notwice.recovery import Handlers
 from notwice.stores.port import (
@@ -56,6 +56,10 @@ class Runtime:
         asynchronous: AsyncStore | None,
         privacy: Privacy | None = None,
     ) -> None:
+        if observer is not None:
+            check_observer(observer)
+        if privacy is not None and not isinstance(cast("object", privacy), Privacy):
+            raise TypeError(f"privacy must be a Privacy, such as Privacy(hash_keys=True), not {type(privacy).__name__}")
         self.store = store
         self.privacy = NOTHING_HIDDEN if privacy is None else privacy
         self.asynchronous = asynchronous

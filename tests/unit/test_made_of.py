@@ -1,12 +1,13 @@
-"""What a guard is given for a store, and what it says of anything else."""
+"""What a guard is made of, and what it says of anything else."""
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 
-from notwice import AsyncGuard, AsyncOperation, Guard
+from notwice import AsyncGuard, AsyncOperation, CountingObserver, Guard, Observers, Privacy
 from notwice.model import Op, Page, Query, Reply
 from notwice.stores.memory import AsyncMemoryStore, MemoryStore
 from notwice.stores.port import Store
@@ -77,3 +78,22 @@ def test_a_store_for_event_loops_is_known_by_its_blocking_face() -> None:
         return operation.view.record.state
 
     assert asyncio.run(begun()) == "completed"
+
+
+@pytest.mark.parametrize("given", [print, CountingObserver, "log", lambda: print])
+def test_what_is_no_observer_is_refused_at_once(given: Any) -> None:
+    """A function would be told nothing, and each event would be a failure in the log: the guard says what it takes."""
+    for make in (partial(Guard, MemoryStore()), partial(AsyncGuard, MemoryStore())):
+        with pytest.raises(TypeError, match=r"an object with a method on_event\(event\)"):
+            make(observer=given)
+    with pytest.raises(TypeError, match="on_event"):
+        Observers(CountingObserver(), given)
+
+
+@pytest.mark.parametrize("given", ["key:secret", {"hash_keys": True}, Privacy])
+def test_what_is_no_privacy_is_refused_at_once(given: Any) -> None:
+    """Nothing lies in the open because privacy was given in another form; and no secret is shown."""
+    for make in (partial(Guard, MemoryStore()), partial(AsyncGuard, MemoryStore())):
+        with pytest.raises(TypeError, match="privacy must be a Privacy") as raised:
+            make(privacy=given)
+        assert "secret" not in str(raised.value)
