@@ -12,7 +12,7 @@ from datetime import timedelta
 from enum import Enum
 from typing import Any, Final, Literal, TypeVar, cast
 
-from notwice.errors import NotApplied, NotwiceError
+from notwice.errors import NotApplied, NotwiceError, OwnershipLost
 from notwice.model import RecoveryKind, Terms
 
 Duration = float | int | timedelta
@@ -20,6 +20,16 @@ Duration = float | int | timedelta
 
 DAY: Final = 86_400
 DURATION_MAX: Final = 100 * 366 * DAY  # a hundred years: a longer one is a mistake of units, or would overflow
+MAY_COME_AFTER: Final = (
+    TimeoutError,
+    ConnectionResetError,
+    ConnectionAbortedError,
+    BrokenPipeError,
+    EOFError,
+    OwnershipLost,
+)
+"""What is raised before an effect as well as after it: neither these types nor what includes one prove anything."""
+
 BEATS_PER_LEASE: Final = 3
 BEAT_SECONDS_MIN: Final = 0.05  # a lease of a few milliseconds is for tests; beating it would only burn time
 
@@ -99,8 +109,11 @@ def unknown_option(owner: str, name: str, known: list[str]) -> str:
     return f"{owner} has no option {name!r}; {hint}"
 
 
-def seconds(name: str, value: object, *, zero: bool = False) -> float:
-    """Check a duration and give it in seconds. Zero is refused unless `zero`; negative and endless ones always are."""
+def seconds(name: str, value: object, *, zero: bool = False, otherwise: str = "") -> float:
+    """Check a duration and give it in seconds. Zero is refused unless `zero`; negative and endless ones always are.
+
+    `otherwise` says in the refusal what to give in its place where no such duration is meant.
+    """
     if isinstance(value, timedelta):
         number = value.total_seconds()
     elif isinstance(value, int | float) and not isinstance(value, bool):
@@ -112,7 +125,7 @@ def seconds(name: str, value: object, *, zero: bool = False) -> float:
         message = f"{name} must be a number of seconds or a timedelta, not {type(value).__name__}"
         raise TypeError(message)
     if math.isnan(number) or number < 0 or (number == 0 and not zero):
-        message = f"{name} must be {'zero or more' if zero else 'more than zero'} seconds, not {value!r}"
+        message = f"{name} must be {'zero or more' if zero else 'more than zero'} seconds{otherwise}, not {value!r}"
         raise ValueError(message)
     if number > DURATION_MAX:
         message = f"{name} must be at most a hundred years, not {value!r}; use None where no limit is meant"
@@ -132,14 +145,16 @@ class Policy:
 
     lease: how long an owner may be silent before it is presumed gone. Heartbeats renew it three times as often.
     recovery: what a later begin may do with an unresolved operation: `hold`, `rerun` or ``reconcile(fn)``.
-    rerun_within: how long after the first claim `rerun` may still run it again; ``None``: for ever. Keep it below
-        the time for which the next system remembers the downstream key.
+    rerun_within: how long after the first claim `rerun` may still run it again, more than zero; ``None``: for ever.
+        Keep it below the time for which the next system remembers the downstream key.
     attempts_max: how many attempts `rerun` may make in all; ``None``: any number. The pauses between them are 0, 2, 4,
         8 ... seconds, at most five minutes: 5 attempts are over in half a minute, 20 in an hour, 250 in twenty hours.
-    settle: how long every earlier owner must have been silent before `reconcile` runs it again; ``None``: one lease.
+    settle: how long every earlier owner must have been silent before `reconcile` runs it again; ``None``: one lease;
+        0: at once, although a late owner may still act.
     unresolved_max: how many operations of one namespace may be unresolved before new ones are refused, so that no
         tenant fills the store; ``None``: any number. See `notwice.backlog` for how exact that is.
-    retention: how long a finished record is kept; ``None``: for ever. A retry that comes later runs again.
+    retention: how long a finished record is kept, more than zero; ``None``: for ever. A retry that comes later runs
+        again, so without any there would be no guard.
     wait: how long a duplicate of a running operation waits for its answer before it is refused; 0: not at all.
     run_max: how long the heartbeat goes on; a handler that runs longer loses its lease.
     store_timeout: how long the store may take before the operation is refused.
@@ -150,8 +165,9 @@ class Policy:
         ``operation.request``; it then has to be a value that can be stored, of at most 256 KiB.
     final_errors: exception types of the handler that are an answer: they fail the operation, and are replayed as
         `RecordedFailure` with their type's name and message.
-    not_applied_errors: exception types of the handler that prove that nothing happened: they free the operation. Of
-        both lists the most specific type decides; the same type can't stand in both.
+    not_applied_errors: exception types of the handler that prove that nothing happened: they free the operation. A
+        type that may come after the effect is refused: `Exception`, `OSError`, `TimeoutError`, what cancels and
+        interrupts. Of both lists the most specific type decides; the same type can't stand in both.
 
     Raises `TypeError` or `ValueError` with a sentence for anything else.
     """
@@ -191,6 +207,7 @@ class Policy:
         _check_count("unresolved_max", self.unresolved_max)
         _check_types("final_errors", self.final_errors)
         _check_types("not_applied_errors", self.not_applied_errors)
+        _check_proofs(self.not_applied_errors)
         for kind in set(self.final_errors) & set(self.not_applied_errors):
             message = f"{kind.__qualname__} can't be both: an answer (final_errors), and proof that nothing happened"
             raise ValueError(message)
@@ -205,9 +222,11 @@ class Policy:
         lease_ms = milliseconds(seconds("lease", self.lease))
         return Terms(
             lease_ms=lease_ms,
-            retention_ms=_optional_ms("retention", self.retention),
+            retention_ms=_optional_ms("retention", self.retention, ", or None to keep answers for ever"),
             recovery=self.recovery.kind,
-            rerun_within_ms=_optional_ms("rerun_within", self.rerun_within),
+            rerun_within_ms=_optional_ms(
+                "rerun_within", self.rerun_within, ", or None for ever (recovery=hold runs nothing again)"
+            ),
             attempts_max=self.attempts_max,
             settle_ms=lease_ms if self.settle is None else milliseconds(seconds("settle", self.settle, zero=True)),
             deduplicated=self.recovery.deduplicated,
@@ -219,8 +238,8 @@ class Policy:
 
         The most specific type that is listed decides, so ``final_errors=(Declined,)`` may stand beside
         ``not_applied_errors=(PaymentError,)``. An error of notwice's own counts only where its type is listed (a store
-        that did not answer in the middle is no answer), and so does what is no `Exception`: a cancelled or interrupted
-        handler proves nothing.
+        that did not answer in the middle is no answer). What is no `Exception` never proves that nothing happened, for
+        a cancelled or interrupted handler may have done its work, and is an answer only where its type is listed.
         """
         for kind in type(error).__mro__:
             if kind is BaseException and not isinstance(error, Exception):
@@ -248,8 +267,8 @@ class Policy:
         return cls(recovery=hold, retention=DAY)
 
 
-def _optional_ms(name: str, value: Duration | None) -> int | None:
-    return None if value is None else milliseconds(seconds(name, value, zero=True))
+def _optional_ms(name: str, value: Duration | None, otherwise: str) -> int | None:
+    return None if value is None else milliseconds(seconds(name, value, otherwise=otherwise))
 
 
 def _check_switch(name: str, value: object) -> None:
@@ -270,3 +289,25 @@ def _check_types(name: str, value: object) -> None:
         return
     message = f"{name} must be a tuple of exception types, not {value!r}"
     raise TypeError(message)
+
+
+def _check_proofs(kinds: tuple[type[BaseException], ...]) -> None:
+    """Refuse what can't prove that nothing happened, for it would free a key whose effect may have happened."""
+    for kind in kinds:
+        why = _why_no_proof(kind)
+        if why:
+            message = (
+                f"not_applied_errors can't hold {kind.__qualname__}: it does not prove that nothing happened, for "
+                f"{why}. Name the errors that do, such as ConnectionRefusedError, or raise NotApplied where you know it"
+            )
+            raise ValueError(message)
+
+
+def _why_no_proof(kind: type[BaseException]) -> str:
+    if not issubclass(kind, Exception):
+        return "whoever is cancelled or interrupted may have done its work"
+    for late in MAY_COME_AFTER:
+        if issubclass(late, kind):
+            subject = "it" if late is kind else f"it includes {late.__name__}, which"
+            return f"{subject} may come after the effect"
+    return ""

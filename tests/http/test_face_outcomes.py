@@ -241,5 +241,5 @@ def test_exception_types_can_be_answers(serve: Serve) -> None:
     problem(first, 500, "recorded_failure")
     assert (first.body, second.body, second.replayed, face.handler.count) == (first.body, first.body, "true", 1)
     assert b"secret" not in first.body
-    freed = serve(OSError(), says(201), policy=Policy(not_applied_errors=(OSError,)))
+    freed = serve(ConnectionRefusedError(), says(201), policy=Policy(not_applied_errors=(ConnectionRefusedError,)))
     assert [freed.request().status for _ in range(2)] == [503, 201]

@@ -50,7 +50,7 @@ class Undecided(NotApplied):
 LISTS: dict[str, Any] = {"final_errors": (Declined,), "not_applied_errors": (PaymentError,)}
 TURNED: dict[str, Any] = {"final_errors": (PaymentError,), "not_applied_errors": (Unreachable,)}
 ALL_FINAL = {"final_errors": (Exception,)}
-ALL_FREE = {"not_applied_errors": (BaseException,)}
+EVERYTHING = {"final_errors": (BaseException,)}
 
 
 @pytest.mark.parametrize(
@@ -73,11 +73,13 @@ ALL_FREE = {"not_applied_errors": (BaseException,)}
         ({"final_errors": (RecordedFailure,)}, RecordedFailure("k", "m", operation="idem_1"), "final"),
         ({"final_errors": (NotwiceError,)}, StoreUnavailable(), "final"),
         ({"final_errors": (Undecided,)}, Undecided(), "final"),
-        (ALL_FREE, ValueError(), "not_applied"),
-        (ALL_FREE, KeyboardInterrupt(), "unknown"),
-        (ALL_FREE, SystemExit(), "unknown"),
-        (ALL_FREE, asyncio.CancelledError(), "unknown"),
-        ({"not_applied_errors": (asyncio.CancelledError,)}, asyncio.CancelledError(), "not_applied"),
+        (EVERYTHING, ValueError(), "final"),
+        (EVERYTHING, KeyboardInterrupt(), "unknown"),
+        (EVERYTHING, SystemExit(), "unknown"),
+        (EVERYTHING, asyncio.CancelledError(), "unknown"),
+        ({"final_errors": (asyncio.CancelledError,)}, asyncio.CancelledError(), "final"),
+        ({"not_applied_errors": (ConnectionRefusedError,)}, ConnectionRefusedError(), "not_applied"),
+        ({"not_applied_errors": (ConnectionRefusedError,)}, ConnectionResetError(), "unknown"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
 )
@@ -87,6 +89,41 @@ def test_the_most_specific_type_decides(options: dict[str, Any], error: BaseExce
     An interrupt, a cancellation and an error of notwice's own prove nothing by a type that merely includes them.
     """
     assert Policy(**options).says_of(error) == meaning
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        (Exception, "it includes TimeoutError, which may come after the effect"),
+        (OSError, "it includes TimeoutError, which may come after the effect"),
+        (ConnectionError, "it includes ConnectionResetError, which may come after the effect"),
+        (TimeoutError, "it may come after the effect"),
+        (ConnectionResetError, "it may come after the effect"),
+        (BrokenPipeError, "it may come after the effect"),
+        (EOFError, "it may come after the effect"),
+        (NotwiceError, "it includes OwnershipLost, which may come after the effect"),
+        (BaseException, "whoever is cancelled or interrupted may have done its work"),
+        (KeyboardInterrupt, "whoever is cancelled or interrupted may have done its work"),
+        (asyncio.CancelledError, "whoever is cancelled or interrupted may have done its work"),
+    ],
+)
+def test_what_may_come_after_the_effect_is_no_proof(kind: type[BaseException], why: str) -> None:
+    """P10: a type that proves nothing can't be declared to free keys; the sentence says why, and what to name."""
+    with pytest.raises(
+        ValueError, match=f"can't hold {kind.__qualname__}: .* happened, for {why}. Name the errors that do"
+    ):
+        Policy(not_applied_errors=(Unreachable, kind))
+
+
+def test_a_kind_of_them_that_says_more_may_be_proof() -> None:
+    """P10: a time-out of the connection, say, comes before anything is sent, whatever its type is derived from."""
+
+    class ConnectTimeout(TimeoutError):
+        pass
+
+    policy = Policy(not_applied_errors=(ConnectTimeout, ConnectionRefusedError, LookupError))
+    assert policy.says_of(ConnectTimeout()) == "not_applied"
+    assert policy.says_of(TimeoutError()) == "unknown"
 
 
 def test_one_type_can_not_be_both() -> None:

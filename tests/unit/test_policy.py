@@ -19,12 +19,29 @@ def test_durations_are_seconds_or_timedeltas() -> None:
     assert Policy(lease=0.0001).terms.lease_ms == 1
 
 
-@pytest.mark.parametrize("name", ["lease", "run_max", "store_timeout"])
+@pytest.mark.parametrize("name", ["lease", "retention", "rerun_within", "run_max", "store_timeout"])
 @pytest.mark.parametrize("value", [0, -1, timedelta(0), float("nan"), float("inf"), 10**12, 10**400])
 def test_durations_that_mean_nothing_are_refused(name: str, value: Any) -> None:
     """C05, C41: zero, negative, endless and overflowing durations are refused with a sentence."""
     with pytest.raises(ValueError, match=name):
         Policy(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["wait", "settle"])
+def test_durations_that_may_be_nothing_are_not_less(name: str) -> None:
+    """C41: not to wait at all is a choice; a negative or endless wait is a mistake."""
+    assert Policy(**{name: 0})
+    for value in (-1, timedelta(seconds=-1), float("nan"), float("inf")):
+        with pytest.raises(ValueError, match=name):
+            Policy(**{name: value})
+
+
+def test_without_retention_there_would_be_no_guard() -> None:
+    """C05: other libraries keep an answer for ever by a retention of zero; here that would run each duplicate."""
+    with pytest.raises(ValueError, match="retention must be more than zero seconds, or None to keep answers for ever"):
+        Policy(retention=0)
+    with pytest.raises(ValueError, match=r"or None for ever \(recovery=hold runs nothing again\), not 0"):
+        Policy(rerun_within=0)
 
 
 @pytest.mark.parametrize("name", ["lease", "retention", "wait", "settle"])
@@ -36,9 +53,8 @@ def test_durations_of_other_types_are_refused(name: str, value: Any) -> None:
 
 
 def test_none_and_zero_are_different() -> None:
-    """C05: None is no limit, zero is nothing at all; neither is read as the other."""
+    """C05: None is no limit or the usual one, zero is nothing at all; neither is read as the other."""
     assert Policy(retention=None).terms.retention_ms is None
-    assert Policy(retention=0).terms.retention_ms == 0
     assert Policy(rerun_within=None).terms.rerun_within_ms is None
     assert Policy(settle=None).terms.settle_ms == Policy().terms.lease_ms
     assert Policy(settle=0).terms.settle_ms == 0
