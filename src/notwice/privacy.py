@@ -103,15 +103,18 @@ class Privacy:
     def from_environment(cls, environment: Mapping[str, str] | None = None, **options: Any) -> Privacy:  # noqa: ANN401 - the fields, each of its own type
         """Make one with the keys of ``NOTWICE_SEAL_KEYS`` or of the file that ``NOTWICE_SEAL_KEYS_FILE`` names.
 
-        They are separated by blanks, commas or new lines. `options` are the other fields. Raises `ValueError` for keys
-        that can't be used or are said twice, and for a file that can't be read.
+        They are separated by blanks, commas or new lines. `options` are the other fields. Raises `ValueError` where
+        there are none, for a secret that one deployment forgot must not leave its records in the open; for keys that
+        can't be used or are said twice, and for a file that can't be read.
         """
-        found = os.environ if environment is None else environment
-        text, path = found.get(KEYS_VARIABLE, ""), found.get(KEYS_FILE_VARIABLE, "")
-        if text and path:
-            message = f"say the keys that seal either by {KEYS_VARIABLE} or by {KEYS_FILE_VARIABLE}, not by both"
+        keys = keys_of_environment(os.environ if environment is None else environment)
+        if not keys:
+            message = (
+                f"neither {KEYS_VARIABLE} nor {KEYS_FILE_VARIABLE} gives a key that seals, and without any all would "
+                "lie in the open: set one. Where nothing is to be sealed, leave privacy out, or say Privacy(...)"
+            )
             raise ValueError(message)
-        return cls(keys=keys_in(_file(path) if path else text), **options)
+        return cls(keys=keys, **options)
 
     def shown(self, value: object) -> object:
         """What an observer is told of a handler's value; nothing, if the redactor fails at it."""
@@ -140,9 +143,30 @@ def new_key(name: str) -> str:
     return f"{name}:{base64.urlsafe_b64encode(os.urandom(KEY_BYTES)).decode()}"
 
 
-def keys_in(text: str) -> tuple[str, ...]:
-    """The keys in a text or a file: separated by blanks, commas or new lines."""
-    return tuple(part for part in _SEPARATORS.split(text) if part)
+def keys_of_environment(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The keys that the environment gives; none where neither of its variables is set, or both are empty.
+
+    Raises `ValueError` where both say something, for a text or a file without a key, and for one that can't be read.
+    """
+    text, path = environment.get(KEYS_VARIABLE, ""), environment.get(KEYS_FILE_VARIABLE, "")
+    if text and path:
+        message = f"say the keys that seal either by {KEYS_VARIABLE} or by {KEYS_FILE_VARIABLE}, not by both"
+        raise ValueError(message)
+    if path:
+        return keys_in(_file(path), f"the file {path}, which {KEYS_FILE_VARIABLE} names,")
+    return keys_in(text, KEYS_VARIABLE) if text else ()
+
+
+def keys_in(text: str, place: str) -> tuple[str, ...]:
+    """The keys in a text or a file: separated by blanks, commas or new lines.
+
+    Raises `ValueError` if there are none, which names the `place` where they were looked for.
+    """
+    keys = tuple(part for part in _SEPARATORS.split(text) if part)
+    if not keys:
+        message = f"{place} holds no key that seals; write name:secret, as `notwice key` prints it"
+        raise ValueError(message)
+    return keys
 
 
 def _file(path: str) -> str:

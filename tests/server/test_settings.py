@@ -189,6 +189,28 @@ def test_a_secret_without_a_principal_that_uses_it_is_refused() -> None:
     assert told.startswith("NOTWICE_JWT_SECRET: ")
 
 
+@pytest.mark.parametrize("name", ["SEAL_KEYS", "SEAL_KEYS_FILE", "JWT_SECRET", "JWT_SECRET_FILE"])
+@pytest.mark.parametrize("value", ["", " ", "\n"])
+def test_a_secret_that_is_given_empty_was_forgotten(name: str, value: str) -> None:
+    """P15: a variable that a deployment fills from a secret that is not there is no wish to do without it."""
+    [told] = sentences({f"NOTWICE_{name}": value}, **ENOUGH)
+    assert told == f"NOTWICE_{name} is empty: say it, or leave it out."
+
+
+def test_keys_that_seal_are_read_from_where_they_are_said_to_be(tmp_path: Path) -> None:
+    """P15: a text or a file without a key is refused; without either nothing is sealed."""
+    file = tmp_path / "keys"
+    file.write_text("a:b c:d\n")
+    assert read(seal_keys_file=str(file)).sealing_keys() == ("a:b", "c:d")
+    assert read({"NOTWICE_SEAL_KEYS": "a:b"}).sealing_keys() == ("a:b",)
+    assert read().sealing_keys() == ()
+    file.write_text(",\n")
+    with pytest.raises(ValueError, match=r"--seal-keys-file: .*keys holds no key that seals"):
+        read(seal_keys_file=str(file)).sealing_keys()
+    with pytest.raises(ValueError, match="NOTWICE_SEAL_KEYS holds no key that seals"):
+        read({"NOTWICE_SEAL_KEYS": ","}).sealing_keys()
+
+
 @pytest.mark.parametrize(
     "written", ['statuses = "503=abandoned, 5XX=failed"', '[statuses]\n503 = "abandoned"\n5xx = "failed"']
 )

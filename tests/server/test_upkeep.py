@@ -76,12 +76,14 @@ def test_a_caller_with_too_many_unresolved_requests(tmp_path: Path) -> None:
 
 
 def test_keys_that_can_not_be_used(tmp_path: Path) -> None:
-    """P15: the gateway does not start with keys that it can't use, and does not print them."""
+    """P15: the gateway does not start with keys that it can't use, or that are not there; it does not print them."""
+    (tmp_path / "blank").write_text("\n")
     command = [sys.executable, "-m", "notwice", "serve", "--upstream", "http://127.0.0.1:9", "--principal", "shared"]
     for environment, sentence in (
         ({"NOTWICE_SEAL_KEYS": "2027-01:c2VjcmV0"}, "must be 32 bytes in base64"),
         ({"NOTWICE_SEAL_KEYS": "x", "NOTWICE_SEAL_KEYS_FILE": "y"}, "not by both"),
         ({"NOTWICE_SEAL_KEYS_FILE": str(tmp_path / "absent")}, "absent"),
+        ({"NOTWICE_SEAL_KEYS_FILE": str(tmp_path / "blank")}, "blank holds no key that seals"),
     ):
         options = ["--store", f"sqlite:///{tmp_path / 'n.db'}", "--listen", "127.0.0.1:0"]
         ran = subprocess.run(

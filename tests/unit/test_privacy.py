@@ -34,7 +34,7 @@ from notwice import (
 )
 from notwice.identity import downstream_key, operation_id
 from notwice.policy import reconcile
-from notwice.privacy import KEYS_FILE_VARIABLE, KEYS_VARIABLE, keys_in
+from notwice.privacy import KEYS_FILE_VARIABLE, KEYS_VARIABLE, keys_in, keys_of_environment
 from notwice.redaction import REDACTED
 from notwice.stores.memory import AsyncMemoryStore, MemoryStore
 from notwice.testing import VirtualClock
@@ -92,14 +92,38 @@ def test_where_keys_come_from(tmp_path: Path) -> None:
         assert list(privacy.ciphers) == ["one", "two"]
         assert privacy.first is privacy.ciphers["one"]
         assert privacy.hash_keys
-    assert Privacy.from_environment({}).first is None
-    assert keys_in("  a:b\n\n c:d ,") == ("a:b", "c:d")
+    assert keys_in("  a:b\n\n c:d ,", "the text") == ("a:b", "c:d")
     with pytest.raises(ValueError, match="not by both"):
         Privacy.from_environment({KEYS_VARIABLE: one, KEYS_FILE_VARIABLE: str(file)})
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     for name in ("absent", "binary", "."):
         with pytest.raises(ValueError, match=f"{KEYS_FILE_VARIABLE} names .*, which can't be read: "):
             Privacy.from_environment({KEYS_FILE_VARIABLE: str(tmp_path / name)})
+
+
+def test_a_forgotten_secret_leaves_nothing_in_the_open(tmp_path: Path) -> None:
+    """P15: who asks for the environment's keys gets some: a variable that is not set, or is empty, is told.
+
+    So is one that holds none, or names a file without any. A guard that is to seal nothing is given no privacy.
+    """
+    file = tmp_path / "keys"
+    file.write_text("\n")
+    neither = f"neither {KEYS_VARIABLE} nor {KEYS_FILE_VARIABLE} gives a key .* leave privacy out"
+    for environment, sentence in (
+        ({}, neither),
+        ({KEYS_VARIABLE: "", KEYS_FILE_VARIABLE: ""}, neither),
+        ({KEYS_VARIABLE: " ,"}, f"{KEYS_VARIABLE} holds no key that seals; write name:secret"),
+        ({KEYS_FILE_VARIABLE: str(file)}, f"the file {file}, which {KEYS_FILE_VARIABLE} names, holds no key"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            Privacy.from_environment(environment, hash_keys=True)
+
+
+def test_what_only_looks_may_do_so_without_keys() -> None:
+    """The command line takes the keys that are there: none where nothing is set, and never half of what is."""
+    assert keys_of_environment({}) == keys_of_environment({KEYS_VARIABLE: ""}) == ()
+    with pytest.raises(ValueError, match="holds no key that seals"):
+        keys_of_environment({KEYS_VARIABLE: ","})
 
 
 def test_secrets_are_not_shown() -> None:

@@ -18,6 +18,7 @@ from notwice.cli.arguments import FINE, REFUSED, UNAVAILABLE, USAGE, parser
 from notwice.cli.output import printable
 from notwice.cli.selection import Misused
 from notwice.errors import ForceRequired, InvalidKey, NotwiceError, StoreUnavailable, not_installed
+from notwice.privacy import keys_of_environment
 from notwice.server import options
 from notwice.server.settings import Settings
 from notwice.stores import jsonfile, open_store, sqlite
@@ -117,7 +118,7 @@ def _open(url: str, command: str) -> Guard:
             "that has it open, or `notwice export` its records to another store."
         )
     try:
-        return Guard.open(_as_it_is(url), privacy=Privacy.from_environment())
+        return Guard.open(_as_it_is(url), privacy=Privacy(keys=keys_of_environment(os.environ)))
     except (ValueError, ImportError) as error:
         raise Misused(str(error)) from error
 

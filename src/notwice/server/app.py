@@ -28,7 +28,6 @@ from notwice import AsyncGuard, Policy, Privacy, hold, rerun
 from notwice.http import HttpPolicy
 from notwice.http.asgi import IdempotencyMiddleware
 from notwice.observe import LogObserver
-from notwice.privacy import keys_in
 from notwice.recovery import Round, keep_recovering_async, literally
 from notwice.server.edge import Edge
 from notwice.server.health import PROBE, Health
@@ -100,9 +99,9 @@ def policy_of(settings: Settings) -> Policy:
 
 
 def privacy_of(settings: Settings) -> Privacy:
-    """Give what the store gets to see. Raises `OSError` for a file that can't be read."""
+    """Give what the store gets to see. Raises `OSError` for a file that can't be read, `ValueError` without a key."""
     return Privacy(
-        keys=keys_in(settings.sealing_keys()),
+        keys=settings.sealing_keys(),
         compress_above_bytes=settings.compress_above,
         hash_keys=settings.hash_keys,
     )

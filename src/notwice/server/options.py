@@ -37,13 +37,15 @@ class SettingsError(Exception):
 class Kind(Generic[T]):
     """How a text, or a value of a file, becomes a value; ``parse`` raises `ValueError` with the rest of a sentence.
 
-    A `switch` is said by its flag alone. A `table` may stand in a file as one.
+    A `switch` is said by its flag alone. A `table` may stand in a file as one. What has to be `filled` can be left out,
+    but not given empty, which is what a secret is that a deployment forgot.
     """
 
     metavar: str
     parse: Callable[[object], T]
     switch: bool = False
     table: bool = False
+    filled: bool = False
 
 
 class Option(NamedTuple):
@@ -140,9 +142,14 @@ def _parsed(known: Iterable[Option], given: Mapping[str, Given], sentences: list
             continue
         origin, value = given[item.name]
         try:
-            yield item.name, item.kind.parse(value)
+            parsed = item.kind.parse(value)
         except ValueError as error:
             sentences.append(sentence(f"{origin}: {error}"))
+            continue
+        if item.kind.filled and not parsed.strip():
+            sentences.append(f"{origin} is empty: say it, or leave it out.")
+        else:
+            yield item.name, parsed
 
 
 def _from_flags(flags: Mapping[str, object]) -> dict[str, Given]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
+from notwice.privacy import KEYS_VARIABLE, keys_in
 from notwice.server.kinds import (
     ADDRESS,
     ALGORITHMS,
@@ -24,6 +25,7 @@ from notwice.server.kinds import (
     PRINCIPAL,
     RETENTION,
     SCOPE,
+    SECRET,
     SIZE,
     STATUSES,
     STORE,
@@ -110,7 +112,7 @@ class Settings:
     )
     request_bytes_max: int = option(SIZE, "10MiB", "the largest body of a guarded request")
     response_bytes_max: int = option(SIZE, "1MiB", "the largest answer that is kept whole")
-    seal_keys: str = option(TEXT, "", "the keys that seal answers in the store: name:secret, several", secret=True)
+    seal_keys: str = option(SECRET, "", "the keys that seal answers in the store: name:secret, several", secret=True)
     seal_keys_file: str = option(FILE, "", "a file with the keys that seal answers in the store")
     hash_keys: bool = option(SWITCH, "false", "store no caller's key: its operation id stands in its place")
     compress_above: int | None = option(BYTES_OR_NEVER, "never", "compress records in the store that are longer")
@@ -127,7 +129,7 @@ class Settings:
         "what becomes of X-Forwarded headers that a caller sends: replace them where no trusted proxy stands before",
     )
 
-    jwt_secret: str = option(TEXT, "", "the secret that signs tokens (HS256 and its kin)", secret=True)
+    jwt_secret: str = option(SECRET, "", "the secret that signs tokens (HS256 and its kin)", secret=True)
     jwt_secret_file: str = option(FILE, "", "a file with the secret that signs tokens")
     jwt_keys: str = option(KEYS, "", "the public keys of the issuer: a key set (RFC 7517) or a PEM file")
     jwt_algorithms: tuple[str, ...] = option(
@@ -203,9 +205,14 @@ class Settings:
         if self.jwt_secret and len(self.jwt_secret.encode()) < SECRET_BYTES_MIN:
             yield f"The secret that signs tokens is too short to be safe: use at least {SECRET_BYTES_MIN} bytes."
 
-    def sealing_keys(self) -> str:
-        """Give the keys that seal, read from their file if they stand in one. Raises `OSError`."""
-        return Path(self.seal_keys_file).read_text() if self.seal_keys_file else self.seal_keys
+    def sealing_keys(self) -> tuple[str, ...]:
+        """Give the keys that seal, read from their file if they stand in one.
+
+        Raises `OSError`, or `ValueError` if there are none where they are said to be.
+        """
+        if self.seal_keys_file:
+            return keys_in(Path(self.seal_keys_file).read_text(), f"--seal-keys-file: {self.seal_keys_file}")
+        return keys_in(self.seal_keys, KEYS_VARIABLE) if self.seal_keys else ()
 
     def secret(self) -> bytes:
         """Give the secret that signs tokens, read from its file if it stands in one. Raises `OSError`."""
