@@ -80,7 +80,7 @@ def described_member(name: str, value: object) -> str:
         case classmethod() | staticmethod():
             return f"{name}{signature(value.__func__)}"
         case _ if inspect.isroutine(value):
-            return f"{'async ' if inspect.iscoroutinefunction(value) else ''}{name}{signature(value)}"
+            return f"{'async ' if inspect.iscoroutinefunction(inspect.unwrap(value)) else ''}{name}{signature(value)}"
         case _:
             return name
 
@@ -100,7 +100,7 @@ def described(name: str, value: object) -> Iterator[str]:
     if inspect.isclass(value):
         yield from described_class(name, value)
     elif inspect.isroutine(value):
-        yield f"{'async ' if inspect.iscoroutinefunction(value) else ''}{name}{signature(value)}"
+        yield f"{'async ' if inspect.iscoroutinefunction(inspect.unwrap(value)) else ''}{name}{signature(value)}"
     else:
         yield f"{name}: {type(value).__name__}"
 

@@ -79,6 +79,7 @@ class Waitless(ast.NodeTransformer):
         return result
 
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        node.decorator_list = [each for each in node.decorator_list if ast.unparse(each) != "awaited"]
         fields = {name: value for name, value in ast.iter_fields(node) if name != "name"}
         return self.seen(ast.FunctionDef(name=node.name, **fields))
 

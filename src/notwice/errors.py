@@ -12,6 +12,7 @@
     ├── OwnershipLost         another owner took the operation over; nothing of ours was written
     ├── NotCompleted          the operation was left without an answer; it is suspended
     ├── OperationEnded        a move after the last one; nothing changed
+    ├── NotAwaited            a move was called and not awaited, so it never ran; nothing was finished
     ├── StepsChanged          the handler asks for other steps than those that are kept; nothing new ran
     ├── StepRunning           a step of this name has not ended; it was not run a second time
     ├── ProgressFull          the operation keeps as much progress as it may
@@ -201,6 +202,32 @@ class OperationEnded(NotwiceError, RuntimeError):
     """A move on an operation whose last move was made. Nothing changed: a fault of the calling code."""
 
     code = "not_completed"
+
+
+class NotAwaited(NotwiceError, RuntimeError):
+    """A move of an `AsyncOperation` was called and not awaited, so it never ran; the operation was not finished.
+
+    Its handler is not believed: leaving it suspends the operation. Write ``await op.step(...)`` in an ``async def``;
+    from a thread of one, ``anyio.from_thread.run(op.step, ...)``.
+    """
+
+    code = "not_awaited"
+
+    def __init__(self, names: Sequence[str], *, operation: str, in_a_loop: bool) -> None:
+        what, first = " and ".join(map(repr, names)), names[0]
+        if in_a_loop:
+            message = (
+                f"{what} of operation {operation} was called and never ran, so nothing was finished. Write `await "
+                f"op.{first}(...)`, and await each task and gather that was given such a call"
+            )
+        else:
+            message = (
+                f"{what} of operation {operation} did not run: no event loop runs here, and it is to be awaited. Make "
+                f"the handler `async def`, and write `await op.{first}(...)`; in the thread of a plain `def`, where a "
+                f"framework runs it in one, call `anyio.from_thread.run(op.{first}, ...)`"
+            )
+        super().__init__(message)
+        self.operation = operation
 
 
 class StepsChanged(NotwiceError):

@@ -8,9 +8,10 @@ import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 from notwice import core, flows
+from notwice.awaiting import awaited
 from notwice.codec import check_encodable
 from notwice.decorate import computed, isawaitable, refuse_lazy, returned
 from notwice.errors import NotwiceError, OwnershipLost, StoreUnavailable
@@ -47,7 +48,7 @@ class Operation(OperationBase):
 
     __slots__ = ()
 
-    _asynchronous: Final = False
+    _asynchronous = False
 
     def complete(self, value: object = None, *, transaction: object = None) -> None:
         """Finish the operation: every duplicate gets `value` from now on.
@@ -245,16 +246,20 @@ class AsyncOperation(OperationBase):
 
     __slots__ = ()
 
-    _asynchronous: Final = True
+    _asynchronous = True
 
     async def complete(self, value: object = None, *, transaction: object = None) -> None:
         """Finish the operation: every duplicate gets `value` from now on.
+
+    A move that was called and not awaited has not run. Where no event loop runs, the call raises `NotAwaited`; else
+    complete and fail raise it, and nothing is finished.
 
         With `transaction`, an open connection of the store's database, it is finished if and when that is committed,
         together with the rows of the handler; the operation must have been begun with ``Policy(atomic=True)``.
 
         `value` is anything `notwice.codec` keeps without loss, or a `Result`. Raises `EncodingError` otherwise; the
         operation then goes on. If the store does not answer, the guard goes on repeating this very write.
+    @awaited
         """
         await self._move(self._completing(value), transaction)
 
@@ -266,10 +271,12 @@ class AsyncOperation(OperationBase):
         """Finish the operation without keeping its result: duplicates are told that it is done and was omitted.
 
         `why` is for people: it stands in the record.
+    @awaited
         """
         await self._move(self._completing(OMITTED, why))
 
     async def checkpoint(self, point: str, data: object = None, *, transaction: object = None) -> None:
+    @awaited
         """Keep that the step `point` is done, with its result `data`: `step` gives that, and runs nothing."""
         await self._move(self._checkpointing(point, data), transaction)
         self._checkpointed(point, data, transaction)
@@ -277,11 +284,13 @@ class AsyncOperation(OperationBase):
     async def step(self, name: str, function: Callable[[], Awaitable[_T]]) -> _T:
         """Run a part of the handler once, and give its result: again, without running it, when recovered.
 
+    @awaited
         `function`, a coroutine function, takes no arguments. It finds its downstream key by
         ``current_step().downstream_key()``, which is ``operation.downstream_key(name)`` for the first call of a name.
         Its result is kept in the record before this returns; the first time its own value is given, later an equal one.
         Where half of a lease has gone since the store last confirmed a write, the lease is renewed before it runs.
 
+    @awaited
         The n-th call of a name that returned is its occurrence n; a call that raised has left no result, so the next
         call of that name runs the same step once more. Parallel branches need names of their own. After a crash each
         step that returned is skipped; the one that was running runs again, under the same downstream key.
@@ -323,18 +332,22 @@ class AsyncOperation(OperationBase):
         """Make sure that the operation is still yours, right before an effect; raises where that is not certain."""
         await self._move(BEAT)
 
+    @awaited
     async def abandon(self) -> None:
         """Take back this claim: nothing happened under it. Frees the key only if this claim created the record."""
         await self._move(self._abandoning())
 
+    @awaited
     async def suspend(self, error: object = "", answer: Result | None = None) -> None:
         """Leave the operation with an unknown outcome; `answer` is what was sent to the caller, if that was whole."""
         await self._move(self._suspending(error, answer))
 
+    @awaited
     async def _turn(self, step: Step) -> None:
         """Wait until a new step may run: until every kept one was asked for, at most for one lease."""
         steps, clock, event = self._ledger, self._runtime.clock, asyncio.Event()
         deadline = clock.monotonic() + self._own.record.terms.lease_ms / 1000
+    @awaited
         with steps.waking(partial(_wake, asyncio.get_running_loop(), event)):
             while steps.must_wait(step, lane=self._lane()):
                 left = deadline - clock.monotonic()

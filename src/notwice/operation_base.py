@@ -7,14 +7,16 @@ import contextvars
 import threading
 from collections.abc import Generator
 from functools import partial
-from typing import Any, Final, NamedTuple, NoReturn, SupportsIndex, cast
+from typing import Any, ClassVar, Final, NamedTuple, NoReturn, SupportsIndex, cast
 from uuid import UUID
 from weakref import ref
 
 from notwice import core, flows, identity
+from notwice.awaiting import Call, not_started
 from notwice.codec import decode_value, encode_value
 from notwice.errors import (
     NotApplied,
+    NotAwaited,
     NotCompleted,
     OperationEnded,
     OwnershipLost,
@@ -34,6 +36,8 @@ from notwice.steps import Step, Steps
 from notwice.stores.port import AsyncJoined, Fate, Joined
 
 _MAKING: Final = threading.Lock()
+_NOT_BELIEVED: Final = (NotAwaited, StepsChanged)
+"""What is raised where a handler left something out, or does it otherwise than an earlier attempt."""
 CURRENT: contextvars.ContextVar[OperationBase] = contextvars.ContextVar("notwice_operation")
 
 
@@ -69,8 +73,11 @@ class JoinedEnd:
 class OperationBase:
     """An operation without its moves."""
 
+    _asynchronous: ClassVar[bool]
+
     __slots__ = (
         "__weakref__",
+        "_called",
         "_hold",
         "_home",
         "_joined",
@@ -113,6 +120,7 @@ class OperationBase:
             run_until=now + policy.run_max_seconds,
             confirmed_at=now,
         )
+        self._called: list[Call] = []  # moves that may not have been awaited
         self._steps: Steps | None = None  # made by the first step
         self._home = self._lane()  # the task or thread that runs the handler
         self._within = within  # where a claim on the caller's transaction goes on
@@ -231,13 +239,13 @@ class OperationBase:
     # -- the moves as values
 
     def _completing(self, value: object, why_omitted: str = "") -> Move:
-        self._check_steps()
+        self._check_whole()
         error = told_of(why_omitted)[: core.ERROR_CHARACTERS_MAX] if why_omitted != "" else ""
         change = partial(core.finished, state=COMPLETED, result=result_of(value), error=error)
         return make_move(("completed", change, True, False, ""))
 
     def _failing(self, value: object) -> Move:
-        self._check_steps()
+        self._check_whole()
         result = result_of(value)
         return Move("failed", partial(core.finished, state=State.FAILED, result=result), ends=True)
 
@@ -250,7 +258,7 @@ class OperationBase:
             core.suspended,
             error=told_of(error),
             answer=answer,
-            patient=isinstance(error, StepsChanged),  # a release mends that, and no repetition
+            patient=isinstance(error, _NOT_BELIEVED),  # a release mends that, and no repetition
             proves=proves,
         )
         return Move("suspended", change, ends=True, forgiving=True, detail=kind)
@@ -319,7 +327,7 @@ class OperationBase:
             self._unproven = True
             return self._suspending("left without an answer", None)
         refused = self._unproven and not isinstance(error, NotApplied)  # it may be the guard's error, of any type
-        if refused or isinstance(error, StepsChanged):  # whatever else it may count as, what is done is not known
+        if refused or isinstance(error, _NOT_BELIEVED):  # whatever else it may count as, what is done is not known
             return self._suspending(error, None)
         match policy.says_of(error):
             case "not_applied":
@@ -327,8 +335,8 @@ class OperationBase:
             case "final":
                 try:
                     return self._failing(error)
-                except StepsChanged as changed:
-                    return self._suspending(changed, None)
+                except _NOT_BELIEVED as refusal:
+                    return self._suspending(refusal, None)
             case "unknown":
                 return self._suspending(error, None)
 
@@ -395,7 +403,7 @@ class OperationBase:
                 "committed. Complete it on their transaction"
             )
         else:
-            happened, left = "was left without an answer", "it is suspended"
+            happened, left = "was left without an answer", f"it is suspended. {self._what_ends_it()}"
         return NotCompleted(f"operation {self.operation} {happened}; {left}")
 
     def _not_kept(self) -> tuple[str, str]:
@@ -409,6 +417,14 @@ class OperationBase:
             "it is suspended, and its recovery policy applies, as for one that is not atomic: what else was done there "
             "may be committed. End it outside of savepoints, and leave it by an exception where all is rolled back"
         )
+    def _what_ends_it(self) -> str:
+        """What the handler should have done, in words."""
+        if not self._asynchronous:
+            return "End its handler with complete(...), or with fail, abandon or suspend"
+        told = "End its handler with `await op.complete(...)`, or with fail, abandon or suspend"
+        forgotten = " and ".join(map(repr, not_started(self._called)))
+        return f"{told}: {forgotten} was called and not awaited" if forgotten else told
+
         return happened, left
 
     def _check_process(self) -> None:
@@ -450,7 +466,10 @@ class OperationBase:
         silent = self._runtime.clock.monotonic() - self._hold.confirmed_at
         return self._within is None and silent >= self._own.record.terms.lease_ms / 2000
 
-    def _check_steps(self) -> None:
+    def _check_whole(self) -> None:
+        """Raise if the handler left something out: its answer, and its refusal, speak of what never ran."""
+        if self._called and (left_out := not_started(self._called)):
+            raise NotAwaited(left_out, operation=self.operation, in_a_loop=True)
         if self._steps is not None:
             self._steps.check_all_asked()
 

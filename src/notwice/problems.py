@@ -119,6 +119,14 @@ KINDS: dict[str, Kind] = {
         title="The handler ended without an answer",
         detail="The outcome is unknown. Call complete, fail or abandon before leaving the operation.",
     ),
+    "not_awaited": Kind(
+        status=500,
+        safe_new_key=False,
+        applied="unknown",
+        title="The handler left out a part of its work",
+        detail="A move of its operation was called and not awaited, so it never ran. The outcome is unknown: mend the "
+        "handler, then have the operation resolved or released.",
+    ),
     "steps_changed": Kind(
         status=500,
         safe_new_key=False,

@@ -165,7 +165,11 @@ async def test_a_waiter_is_woken_by_a_thread() -> None:
     assert isinstance(operation, AsyncOperation)
     waiter = asyncio.create_task(guard.begin(SCOPE, KEY))
     await asyncio.sleep(0)
-    await asyncio.to_thread(lambda: asyncio.run(operation.complete("x")))
+
+    async def complete() -> None:
+        await operation.complete("x")
+
+    await asyncio.to_thread(lambda: asyncio.run(complete()))
     outcome: Any = await waiter
     assert outcome.result == "x"
 

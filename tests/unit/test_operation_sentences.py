@@ -306,7 +306,8 @@ def test_leaving_without_a_move() -> None:
             pass
 
     assert refusal(NotCompleted, leaves) == (
-        f"operation {operation.operation} was left without an answer; it is suspended"
+        f"operation {operation.operation} was left without an answer; it is suspended. End its handler with "
+        "complete(...), or with fail, abandon or suspend"
     )
     assert world.view().record.error == "left without an answer"
     assert world.notebook.events[-1].name == "suspended"

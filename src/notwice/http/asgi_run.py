@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from typing import Any, Final
 
-from notwice.errors import NotwiceError, OwnershipLost, StepsChanged
+from notwice.errors import NotAwaited, NotwiceError, OwnershipLost, StepsChanged
 from notwice.http.exchange import Answer, Ending, Exchange, Headers, RequestView, offered
 from notwice.http.spool import MEMORY_BYTES_MAX, Spool
 from notwice.operation import AsyncOperation
@@ -191,7 +191,7 @@ class Run:
         if ending is not None or error is None or self._gone:
             await self._end(ending)
 
-    async def _end(self, ending: Ending | None) -> OwnershipLost | StepsChanged | None:
+    async def _end(self, ending: Ending | None) -> OwnershipLost | StepsChanged | NotAwaited | None:
         """Make the operation's last move. What the store could not confirm is repeated by the guard, not here."""
         operation = self._operation
         result = self._capture.result
@@ -209,7 +209,7 @@ class Run:
                     await operation.suspend(self._why_open())
         except OwnershipLost as error:
             return None if ending is Ending.ABANDONED else error
-        except StepsChanged as error:  # the answer speaks of another way than the steps went
+        except (StepsChanged, NotAwaited) as error:  # the answer speaks of what did not happen
             with contextlib.suppress(NotwiceError):
                 await operation.suspend(error)
             return error
