@@ -242,55 +242,55 @@ class AsyncOperation(OperationBase):
     last move, and `StoreUnavailable` if the store does not answer. Leaving ``async with op:`` by `NotApplied` abandons,
     by one of ``final_errors`` fails, by any other exception (a cancellation too) suspends; leaving it without a move
     suspends and raises `NotCompleted`. A killed process leaves the record as it is: it lapses, and shows as unresolved.
+
+    A move that was called and not awaited has not run. Where no event loop runs, the call raises `NotAwaited`; else
+    complete and fail raise it, and nothing is finished.
     """
 
     __slots__ = ()
 
     _asynchronous = True
 
+    @awaited
     async def complete(self, value: object = None, *, transaction: object = None) -> None:
         """Finish the operation: every duplicate gets `value` from now on.
-
-    A move that was called and not awaited has not run. Where no event loop runs, the call raises `NotAwaited`; else
-    complete and fail raise it, and nothing is finished.
 
         With `transaction`, an open connection of the store's database, it is finished if and when that is committed,
         together with the rows of the handler; the operation must have been begun with ``Policy(atomic=True)``.
 
         `value` is anything `notwice.codec` keeps without loss, or a `Result`. Raises `EncodingError` otherwise; the
         operation then goes on. If the store does not answer, the guard goes on repeating this very write.
-    @awaited
         """
         await self._move(self._completing(value), transaction)
 
+    @awaited
     async def fail(self, value: object = None, *, transaction: object = None) -> None:
         """Finish the operation with a definite refusal, which is replayed, too. `value` may be an exception."""
         await self._move(self._failing(value), transaction)
 
+    @awaited
     async def omit(self, why: str = "") -> None:
         """Finish the operation without keeping its result: duplicates are told that it is done and was omitted.
 
         `why` is for people: it stands in the record.
-    @awaited
         """
         await self._move(self._completing(OMITTED, why))
 
-    async def checkpoint(self, point: str, data: object = None, *, transaction: object = None) -> None:
     @awaited
+    async def checkpoint(self, point: str, data: object = None, *, transaction: object = None) -> None:
         """Keep that the step `point` is done, with its result `data`: `step` gives that, and runs nothing."""
         await self._move(self._checkpointing(point, data), transaction)
         self._checkpointed(point, data, transaction)
 
+    @awaited
     async def step(self, name: str, function: Callable[[], Awaitable[_T]]) -> _T:
         """Run a part of the handler once, and give its result: again, without running it, when recovered.
 
-    @awaited
         `function`, a coroutine function, takes no arguments. It finds its downstream key by
         ``current_step().downstream_key()``, which is ``operation.downstream_key(name)`` for the first call of a name.
         Its result is kept in the record before this returns; the first time its own value is given, later an equal one.
         Where half of a lease has gone since the store last confirmed a write, the lease is renewed before it runs.
 
-    @awaited
         The n-th call of a name that returned is its occurrence n; a call that raised has left no result, so the next
         call of that name runs the same step once more. Parallel branches need names of their own. After a crash each
         step that returned is skipped; the one that was running runs again, under the same downstream key.
@@ -324,10 +324,12 @@ class AsyncOperation(OperationBase):
         finally:
             steps.close(step)
 
+    @awaited
     async def heartbeat(self) -> None:
         """Renew the lease now. The guard does this by itself three times per lease."""
         await self._move(BEAT)
 
+    @awaited
     async def confirm(self) -> None:
         """Make sure that the operation is still yours, right before an effect; raises where that is not certain."""
         await self._move(BEAT)
@@ -342,12 +344,10 @@ class AsyncOperation(OperationBase):
         """Leave the operation with an unknown outcome; `answer` is what was sent to the caller, if that was whole."""
         await self._move(self._suspending(error, answer))
 
-    @awaited
     async def _turn(self, step: Step) -> None:
         """Wait until a new step may run: until every kept one was asked for, at most for one lease."""
         steps, clock, event = self._ledger, self._runtime.clock, asyncio.Event()
         deadline = clock.monotonic() + self._own.record.terms.lease_ms / 1000
-    @awaited
         with steps.waking(partial(_wake, asyncio.get_running_loop(), event)):
             while steps.must_wait(step, lane=self._lane()):
                 left = deadline - clock.monotonic()

@@ -406,6 +406,14 @@ class OperationBase:
             happened, left = "was left without an answer", f"it is suspended. {self._what_ends_it()}"
         return NotCompleted(f"operation {self.operation} {happened}; {left}")
 
+    def _what_ends_it(self) -> str:
+        """What the handler should have done, in words."""
+        if not self._asynchronous:
+            return "End its handler with complete(...), or with fail, abandon or suspend"
+        told = "End its handler with `await op.complete(...)`, or with fail, abandon or suspend"
+        forgotten = " and ".join(map(repr, not_started(self._called)))
+        return f"{told}: {forgotten} was called and not awaited" if forgotten else told
+
     def _not_kept(self) -> tuple[str, str]:
         """What became of an end on the caller's transaction, and what is left of the operation."""
         happened = "was ended on a transaction that was not committed"
@@ -417,14 +425,6 @@ class OperationBase:
             "it is suspended, and its recovery policy applies, as for one that is not atomic: what else was done there "
             "may be committed. End it outside of savepoints, and leave it by an exception where all is rolled back"
         )
-    def _what_ends_it(self) -> str:
-        """What the handler should have done, in words."""
-        if not self._asynchronous:
-            return "End its handler with complete(...), or with fail, abandon or suspend"
-        told = "End its handler with `await op.complete(...)`, or with fail, abandon or suspend"
-        forgotten = " and ".join(map(repr, not_started(self._called)))
-        return f"{told}: {forgotten} was called and not awaited" if forgotten else told
-
         return happened, left
 
     def _check_process(self) -> None:
