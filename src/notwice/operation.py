@@ -186,6 +186,16 @@ class Operation(OperationBase):
         if move.ends:
             self._joined = JoinedEnd(store, written)
 
+    def _look_for_end(self) -> None:
+        """Look whether an end on the caller's transaction is committed; raises `StoreUnavailable` if it can't be seen.
+
+        If it is not, that says nothing yet.
+        """
+        if self._joined is None or self._own.ended:
+            return
+        with self._hold.gate.turn:
+            drive(flows.look_for_end(self._own), self._runtime, self._policy.store_timeout_seconds)
+
     def _look_back(self, end: JoinedEnd, error: BaseException | None) -> bool:
         """Find out what became of an end on the caller's transaction. Gives whether nothing is left to be done."""
         store = cast("Joined", end.store)
@@ -400,6 +410,16 @@ class AsyncOperation(OperationBase):
             raise
         if move.ends:
             self._joined = JoinedEnd(store, written)
+
+    async def _look_for_end(self) -> None:
+        """Look whether an end on the caller's transaction is committed; raises `StoreUnavailable` if it can't be seen.
+
+        If it is not, that says nothing yet.
+        """
+        if self._joined is None or self._own.ended:
+            return
+        async with self._hold.gate.turn_async:
+            await drive_async(flows.look_for_end(self._own), self._runtime, self._policy.store_timeout_seconds)
 
     async def _look_back(self, end: JoinedEnd, error: BaseException | None) -> bool:
         """Find out what became of an end on the caller's transaction. Gives whether nothing is left to be done."""

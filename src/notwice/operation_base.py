@@ -137,6 +137,12 @@ class OperationBase:
         return RecordView(record, record.created_ms, record.created_ms, 0)
 
     @property
+    def _finished(self) -> RecordView | None:
+        """The record as it is finished, or will be as soon as the store has confirmed that; else ``None``."""
+        record = self._own.pending or self._own.record
+        return RecordView(record, record.created_ms, record.created_ms, 0) if record.terminal else None
+
+    @property
     def policy(self) -> Policy:
         """The policy that this attempt was begun with."""
         return self._policy
@@ -390,6 +396,11 @@ class OperationBase:
             self._joined.told = True
         self._runtime.tell(str(self._own.record.state), self._own.record)
         self._runtime.on_end(self._own)
+
+    def _tell_replaced(self, answer: Result) -> None:
+        """Tell of an answer that is not the one which duplicates get: the handler had ended the operation before it."""
+        detail = "the handler had finished the operation with another answer"
+        self._runtime.tell("result_lost", self._own.record, detail=detail, value=answer)
 
     def _not_completed(self) -> NotCompleted:
         if self.joined:

@@ -192,8 +192,11 @@ class IdempotencyMiddleware:
             return exchange.error(error, request)
         if isinstance(outcome, AsyncOperation):
             return Run(exchange, outcome, body=body, request=request, guards=guards)
-        if isinstance(outcome, Replay) and not await self._authorized(request):
-            return exchange.forbidden()
+        if isinstance(outcome, Replay):
+            if not await self._authorized(request):
+                return exchange.forbidden()
+            if trouble := exchange.trouble(outcome):
+                self._guard._runtime.tell("result_lost", outcome.view.record, detail=trouble)
         return exchange.answer(outcome, request)
 
     def _stored(self, request: RequestView, body: Spool, terms: Terms) -> object:

@@ -163,25 +163,46 @@ class Run:
         self._held.append(chunk)
         if not more:
             await self._finish()
-        elif not capture.whole:
+        elif not self._waits:
             await self._flush(more=True)
+
+    @property
+    def _waits(self) -> bool:
+        """Whether what is held may not go out yet: the last bytes, and all of an answer that may be replaced."""
+        replaceable = self._operation.ended and not self._opened and not self._capture.breakable
+        return self._capture.whole or replaceable
 
     async def _finish(self) -> None:
         """The answer is whole: end the operation by it, then send the rest."""
-        self._settled = True
-        lost = None
-        if not self._operation.ended:
-            whole = self._capture.sound and not self._cut_short
-            proves = self._capture.proves_without(self._left_out)
-            lost = await self._end(self._capture.ending if whole and proves else None)
+        instead = await self._settle()
         self._whole.set()
         if self._unseen is not None:
             self._unseen.set()
-        if lost is not None and not self._opened:
-            await give(self._exchange.error(lost, self._request), self._emit)
+        if instead is not None and not self._opened:
+            await give(instead, self._emit)
             self._opened = True
         else:
             await self._flush(more=False)
+
+    async def _settle(self) -> Answer | None:
+        """End the operation by the whole answer. Gives what is to go out in its place, if anything."""
+        self._settled = True
+        if self._operation.ended and not self._operation.lost:
+            return await self._ended_before()
+        whole = self._capture.sound and not self._cut_short
+        proves = self._capture.proves_without(self._left_out)
+        lost = await self._end(self._capture.ending if whole and proves else None)
+        return None if lost is None else self._exchange.error(lost, self._request)
+
+    async def _ended_before(self) -> Answer | None:
+        """The answer that the handler has finished the operation with, if the whole one is another."""
+        with contextlib.suppress(NotwiceError):
+            await self._operation._look_for_end()
+        finished, answer = self._operation._finished, self._capture.result
+        instead = None if finished is None else self._exchange.instead(finished, answer, self._request)
+        if instead is not None:
+            self._operation._tell_replaced(answer)
+        return instead
 
     async def _break_off(self, error: BaseException | None) -> None:
         """The app ended. If its answer is not whole, end the operation, unless the exception says how."""

@@ -171,8 +171,11 @@ class IdempotencyMiddleware:
             return exchange.error(error, request)
         if isinstance(outcome, Operation):
             return Run(exchange, outcome, body=body, request=request, guards=guards)
-        if isinstance(outcome, Replay) and not self._authorized(request):
-            return exchange.forbidden()
+        if isinstance(outcome, Replay):
+            if not self._authorized(request):
+                return exchange.forbidden()
+            if trouble := exchange.trouble(outcome):
+                self._guard._runtime.tell("result_lost", outcome.view.record, detail=trouble)
         return exchange.answer(outcome, request)
 
     def _read(self, request: RequestView, body: Spool) -> Answer | Gone | None:

@@ -140,26 +140,44 @@ class Run:
         """Note a chunk, and give what may go out now."""
         self._capture.add(chunk)
         self._held.append(chunk)
-        if self._capture.whole or not any(self._held):
+        if self._waits or not any(self._held):
             return b""
         return self._flushed()
+
+    @property
+    def _waits(self) -> bool:
+        """Whether what is held may not go out yet: the last bytes, and all of an answer that may be replaced."""
+        replaceable = self._operation.ended and not self._opened and not self._capture.breakable
+        return self._capture.whole or replaceable
 
     def _finish(self) -> Iterator[bytes]:
         """The answer is whole: end the operation by it, then send the rest."""
         if not self._capture.started:
             self._break_off(None)
             return iter(())
-        lost = self._settle()
-        if lost is not None and not self._opened:
-            return iter(give(self._exchange.error(lost, self._request), self._server_start))
+        instead = self._settle()
+        if instead is not None and not self._opened:
+            return iter(give(instead, self._server_start))
         rest = self._flushed()
         return iter([rest] if rest else [])  # an empty chunk would end the answer on some servers
 
-    def _settle(self) -> OwnershipLost | StepsChanged | None:
+    def _settle(self) -> Answer | None:
+        """End the operation by the whole answer. Gives what is to go out in its place, if anything."""
         self._settled = True
-        if self._operation.ended:
-            return None
-        return self._end(self._capture.ending if self._capture.sound else None)
+        if self._operation.ended and not self._operation.lost:
+            return self._ended_before()
+        lost = self._end(self._capture.ending if self._capture.sound else None)
+        return None if lost is None else self._exchange.error(lost, self._request)
+
+    def _ended_before(self) -> Answer | None:
+        """The answer that the handler has finished the operation with, if the whole one is another."""
+        with suppress(NotwiceError):
+            self._operation._look_for_end()
+        finished, answer = self._operation._finished, self._capture.result
+        instead = None if finished is None else self._exchange.instead(finished, answer, self._request)
+        if instead is not None:
+            self._operation._tell_replaced(answer)
+        return instead
 
     def _drain(self, chunks: Iterator[bytes]) -> None:
         """The client is gone: read the rest of the answer for the retry. A stream that may be cut short is not read."""

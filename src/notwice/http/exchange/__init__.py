@@ -31,6 +31,9 @@ from notwice.http.exchange.answers import (
     duplicate_answer,
     error_answer,
     failure,
+    first,
+    for_first,
+    is_formless,
     record_answer,
     refusal,
     refused,
@@ -39,13 +42,13 @@ from notwice.http.exchange.answers import (
 from notwice.http.exchange.capture import Capture
 from notwice.http.exchange.codings import offered
 from notwice.http.exchange.dialect import Dialect
-from notwice.http.exchange.headers import KEPT_HEADERS, Headers, exposed, without
+from notwice.http.exchange.headers import KEPT_HEADERS, Headers, exposed, kept, without
 from notwice.http.exchange.keys import read_key, read_query_key
 from notwice.http.exchange.request import Asked, Gone, HeaderMissing, RequestHeaders, RequestView
 from notwice.http.exchange.settings import SHARED, Ending, HttpFields, HttpPolicy, body_alone, http_policy_of
 from notwice.http.exchange.stored import StoredRequest, restored, storable
 from notwice.identity import join_scope
-from notwice.model import Fingerprint, InProgress, Mismatch, RecordView, Replay, Unresolved
+from notwice.model import Fingerprint, InProgress, Mismatch, RecordView, Replay, Result, Unresolved
 from notwice.policy import Policy
 from notwice.problems import problem
 
@@ -237,6 +240,12 @@ class Exchange:
             return told._replace(headers=self._advertised(told.headers, outcome.view))
         return refused(self._look, outcome)
 
+    def trouble(self, replayed: Replay) -> str:
+        """Why a duplicate is told nothing of the value that is kept; empty where it is told."""
+        if not is_formless(replayed.view):
+            return ""
+        return "JSON has no form for the value that it was finished with: finish it with a whole Result"
+
     def error(self, error: NotwiceError, request: RequestView) -> Answer:
         """The answer where the guard raised."""
         if isinstance(error, OwnershipLost) and error.view is not None:
@@ -265,6 +274,24 @@ class Exchange:
                 return self._told_as_duplicate(owned.view, request)
             return failure(self._look, owned.operation)
         return self.error(error, request) if isinstance(error, OwnershipLost) else None
+
+    def instead(self, finished: RecordView, answer: Result, request: RequestView) -> Answer | None:
+        """What goes out in place of a handler's `answer`, where the handler had finished its operation before it.
+
+        That is what duplicates get. ``None``: `answer` is the same, or nothing was kept that could be told.
+        """
+        told = first(self._look, finished)
+        if told is None or (told.status, told.body, self._comparable(told.headers)) == (
+            answer.status,
+            answer.body,
+            self._comparable(answer.headers),
+        ):
+            return None
+        whole = for_first(told, _client(request))
+        return whole._replace(headers=self._retained(whole.headers, finished.record.terms.retention_ms))
+
+    def _comparable(self, headers: Headers) -> list[tuple[str, str]]:
+        return sorted(kept(headers, cast("frozenset[str]", self._policy.kept_headers)))
 
     def marked(self, headers: Headers, *, guarded: bool, kept_back: bool) -> Headers:
         """The headers of a first answer, marked if it was given without a guard, or if its key could not be freed."""

@@ -13,7 +13,7 @@ from notwice.errors import EncodingError, NotwiceError
 from notwice.http.exchange.capture import BODILESS
 from notwice.http.exchange.codings import for_client
 from notwice.http.exchange.dialect import STANDARD, Dialect
-from notwice.http.exchange.headers import Headers, exposed, values, without
+from notwice.http.exchange.headers import Headers, exposed, never_kept, values, without
 from notwice.model import (
     InProgress,
     Mismatch,
@@ -114,13 +114,37 @@ def replay(look: Dialect, view: RecordView, client: Client) -> Answer:
     return _sized(status, headers, body)
 
 
+def first(look: Dialect, view: RecordView) -> Answer | None:
+    """The answer that is kept, as it was before anything of a replay was added; ``None`` if it has no body to give."""
+    stored = view.record.result
+    assert stored is not None  # what is finished has one
+    status, headers, body = _first(look, view, stored)
+    return None if body is None else Answer(status, headers, body)
+
+
+def for_first(kept: Answer, client: Client) -> Answer:
+    """A kept answer for the caller whose handler made it: it is no replay."""
+    headers, body = for_client(kept.headers, kept.body, client.accept_encoding)
+    if kept.status in BODILESS or client.method == "HEAD":
+        return Answer(kept.status, headers, b"")
+    return _sized(kept.status, headers, body)
+
+
 def _first(look: Dialect, view: RecordView, stored: Result) -> tuple[int, Headers, bytes | None]:
-    if stored.kind is ResultKind.HTTP:
-        return stored.status, stored.headers, stored.body
+    if stored.kind is ResultKind.HTTP:  # a handler, or an operator, may have made it by hand
+        return stored.status, tuple(line for line in stored.headers if not never_kept(line[0])), stored.body
     if stored.kind is ResultKind.ERROR or view.state is State.FAILED:
         status, headers, body = failure(look, view.operation)
         return status, without(headers, "content-length"), body
     return _OK, (("content-type", "application/json"),), _json_value(stored)
+
+
+def is_formless(view: RecordView) -> bool:
+    """Whether a value is kept that JSON has no form for, so that a duplicate is told nothing of it."""
+    stored = view.record.result
+    if stored is None or stored.kind is not ResultKind.VALUE or stored.body is None or view.state is State.FAILED:
+        return False
+    return _json_value(stored) is None
 
 
 def failure(look: Dialect, operation: str) -> Answer:
