@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from notwice import Guard, Operation, Policy, Replay, Result, ResultKind, __version__, cli
+from notwice.fingerprint import fingerprint_value
 from notwice.model import Fingerprint, RecordView, State
 
 LAPSING = Policy(lease=0.001)
@@ -249,6 +250,9 @@ def test_resolve_gives_duplicates_the_answer_that_a_person_found(store: Store, r
         ("--completed", "--status", "200", "--body", "@no-such-file"), ("--completed", "--result", "[" * 100_000),
         ("--completed", "--status", "200", "--body", "x", "--content-type", "a/b\r\nSet-Cookie: a=b"),
         ("--completed", "--status", "200", "--body", "x", "--content-type", "a/b; c=\u2603"),
+        ("--completed", "--result", "NaN"), ("--completed", "--status", "200", "--body", ""),
+        ("--completed", "--status", "200", "--body", "{bad"), ("--completed", "--status", "200", "--body", "Infinity"),
+        ("--completed", "--status", "200", "--body", "x", "--content-type", "application/problem+json; charset=utf-8"),
     ],
 )  # fmt: skip
 def test_a_half_said_answer_changes_nothing(store: Store, run: Run, words: tuple[str, ...]) -> None:
@@ -258,22 +262,56 @@ def test_a_half_said_answer_changes_nothing(store: Store, run: Run, words: tuple
     assert store.look("k1").unresolved
 
 
-def test_a_functions_operation_is_not_resolved_with_an_http_answer(store: Store, run: Run) -> None:
-    """A function's duplicates could make nothing of it; a request's may be given a value, which is told as JSON."""
-    function = store.begin("k1")
-    function.suspend("lost")
-    refused = run("resolve", function.operation, "--completed", "--status", "201", "--body", "{}", "--why", "x")
-    assert (refused.status, "Say --result JSON." in refused.err) == (1, True)
-    assert store.look("k1").unresolved
-    assert run("resolve", function.operation, "--completed", "--result", "7", "--why", "x").status == 0
+@pytest.mark.parametrize(
+    ("fingerprint", "kept", "taken"),
+    [
+        (fingerprint_value({"amount": 1}), None, {"--result"}),
+        (None, None, {"--result"}),
+        (Fingerprint("http-1", b"1"), None, {"--status"}),
+        (Fingerprint("http-bytes-1", b"1"), ANSWER, {"--status"}),
+        (Fingerprint("body-sha256", b"1"), None, {"--status"}),
+        (Fingerprint("bytes-1", b"1"), None, {"--result", "--status"}),
+        (Fingerprint("a recipe of somebody's", b"1"), None, {"--result", "--status"}),
+        (None, ANSWER, {"--result", "--status"}),
+    ],
+)
+def test_an_operation_is_resolved_with_what_its_duplicates_can_be_given(
+    store: Store, run: Run, fingerprint: Fingerprint | None, kept: Result | None, taken: set[str]
+) -> None:
+    """A function's duplicates get a value and a request's an HTTP answer, alone and among many.
 
-    for number, fingerprint in enumerate((Fingerprint("http-1", b"1"), Fingerprint("bytes-1", b"1"), None)):
-        for words in (("--status", "201"), ("--result", "7")):
-            key = f"{words[0]}{number}"
-            request = store.guard.begin("http", key, fingerprint=fingerprint, policy=LAPSING)
-            assert isinstance(request, Operation)
-            request.suspend("lost")
-            assert run("resolve", request.operation, "--completed", *words, "--why", "x").status == 0
+    Its fingerprint says what it is: that of a value or none is a function's. One of bytes, and a kept HTTP answer of
+    what would be a function's, say nothing, and the person is believed.
+    """
+    for many in (False, True):
+        for flag, value, why in (("--status", "201", "Say --result JSON."), ("--result", "7", "Say --status and")):
+            key = f"{flag}{many}"
+            begun = store.guard.begin("s", key, fingerprint=fingerprint, policy=LAPSING)
+            assert isinstance(begun, Operation)
+            begun.suspend("lost", answer=kept)
+            name = ("--unresolved", "--yes") if many else (begun.operation,)
+            said = run("resolve", *name, "--completed", flag, value, "--why", "x")
+            assert (said.status, why in said.err) == ((0, False) if flag in taken else (1, True))
+            left = store.look(key, scope="s")
+            assert left.unresolved == (flag not in taken)
+            if left.unresolved:
+                store.guard.resolve(left, 1, who="x", why="x")
+
+
+def test_a_request_is_not_resolved_with_a_broken_document(store: Store, run: Run, tmp_path: Path) -> None:
+    """What says that it is JSON is read as JSON before anything is stored, and told where it is none."""
+    operation = store.suspended("k1")
+    words = ("resolve", operation, "--completed", "--status", "201", "--why", "x")
+    broken = run(*words, "--body", '{"id": "re_1",}')
+    assert broken.status == 2
+    assert broken.err.startswith("--body is to be application/json, and is no JSON: ")
+    assert "line 1 column 15 (char 14)" in broken.err
+    (tmp_path / "body").write_bytes(b'{"id": "\xff"}')
+    binary = run(*words, "--body", f"@{tmp_path / 'body'}")
+    assert (binary.status, "position 8" in binary.err) == (2, True)
+    assert store.look("k1").unresolved
+    assert run(*words, "--body", "{bad json", "--content-type", "text/plain").status == 0
+    assert run(*words, "--body", '{"id": "re_1"}', "--force").status == 0
 
 
 def test_release_lets_the_same_request_run_again_and_warns(store: Store, run: Run) -> None:

@@ -103,7 +103,10 @@ def _seen(guard: Guard, said: argparse.Namespace) -> tuple[list[RecordView], boo
 
 
 def _slim(view: RecordView) -> RecordView:
-    return view._replace(record=view.record._replace(result=None, progress=(), request=None, sealed=b""))
+    kept = view.record.result
+    result = None if kept is None else kept._replace(body=None)
+    sealed = view.record.sealed[:1]  # it is, and that is all that has to be known
+    return view._replace(record=view.record._replace(result=result, progress=(), request=None, sealed=sealed))
 
 
 def _moved(move: Move, view: RecordView, outcome: Outcome) -> str:

@@ -16,7 +16,7 @@ from notwice.cli import bulk, output, stats, table
 from notwice.cli.arguments import FINE, REFUSED
 from notwice.cli.selection import Misused, Selection, check_cursor, pages, selection_of, unlisted
 from notwice.cli.terminal import here
-from notwice.fingerprint import VALUE
+from notwice.fingerprint import BODY_SHA256, HTTP, HTTP_BYTES, VALUE, media_type
 from notwice.model import Get, Query, Record, RecordView, Result, ResultKind, Unreadable
 
 Move = Callable[[RecordView], RecordView]
@@ -70,11 +70,7 @@ def resolve(guard: Guard, said: argparse.Namespace) -> int:
     answer = _answer(said)
 
     def move(view: RecordView) -> RecordView:
-        if isinstance(answer, Result) and _is_a_functions(view.record):
-            raise bulk.LeftAlone(
-                "This operation is a guarded function's: its duplicates get a value and no HTTP answer. "
-                "Say --result JSON. Nothing changed."
-            )
+        _check_fits(answer, view.record)
         options: dict[str, Any] = {"who": said.who, "why": said.why, "force": said.force}
         if said.completed:
             return guard.resolve(view, answer, **options)
@@ -198,20 +194,33 @@ def _operation_id(said: argparse.Namespace) -> str:
     return identity.operation_id(identity.join_scope(str(said.scope)), identity.check_key(said.key))
 
 
-def _is_a_functions(record: Record) -> bool:
-    """Say whether it was begun with a Python value for its request, and no HTTP answer was ever kept of it."""
-    by_value = record.fingerprint is not None and record.fingerprint.recipe == VALUE
-    return by_value and (record.result is None or record.result.kind is not ResultKind.HTTP)
+def _check_fits(answer: object, record: Record) -> None:
+    """Raise `LeftAlone` for an answer that duplicates of this operation could make nothing of.
+
+    What it is can be read from its fingerprint: the HTTP faces always make one, by a recipe for requests or of bytes
+    that a policy chose; a function's is that of a value, or there is none. So bytes say nothing, and a kept HTTP
+    answer says that whoever began it gives such answers, whatever its fingerprint is.
+    """
+    recipe = None if record.fingerprint is None else record.fingerprint.recipe
+    is_http = isinstance(answer, Result)
+    if recipe in {HTTP, HTTP_BYTES, BODY_SHA256} and not is_http:
+        raise bulk.LeftAlone(
+            "This operation is a guarded request's: its duplicates get an HTTP answer and no value. "
+            "Say --status and --body. Nothing changed."
+        )
+    keeps_http = record.result is not None and record.result.kind is ResultKind.HTTP
+    if recipe in {VALUE, None} and is_http and not keeps_http and not record.sealed:
+        raise bulk.LeftAlone(
+            "This operation is a guarded function's: its duplicates get a value and no HTTP answer. "
+            "Say --result JSON. Nothing changed."
+        )
 
 
 def _answer(said: argparse.Namespace) -> object:
     if said.status is None:
         if said.body is not None:
             raise Misused("--body goes with --status; a value is given with --result.")
-        try:
-            return json.loads(said.result)
-        except (ValueError, RecursionError) as error:
-            raise Misused(f"--result is no JSON: {error}.") from error
+        return _json(said.result, "--result")
     if said.completed != (said.status < ERROR_MIN):
         meant = "below 400, for the effect happened" if said.completed else "of 400 or more, for it is a refusal"
         raise Misused(f"--{'completed' if said.completed else 'failed'} goes with a --status {meant}.")
@@ -219,8 +228,26 @@ def _answer(said: argparse.Namespace) -> object:
         raise Misused(
             "--content-type holds a character that a header can't have: no duplicate could be answered with it."
         )
-    headers = (("content-type", said.content_type),) if said.body is not None else ()
-    return Result(ResultKind.HTTP, _body(said.body or ""), said.status, headers)
+    body = _body(said.body or "")
+    if said.body is None:
+        return Result(ResultKind.HTTP, body, said.status)
+    media = media_type(said.content_type)
+    if media == "application/json" or media.endswith("+json"):
+        _json(body, f"--body is to be {media}, and")
+    return Result(ResultKind.HTTP, body, said.status, (("content-type", said.content_type),))
+
+
+def _json(text: str | bytes, what: str) -> object:
+    """The value that a JSON text says (RFC 8259). Raises `Misused` with the place of what is wrong in it."""
+    try:
+        return json.loads(text if isinstance(text, str) else text.decode(), parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise Misused(f"{what} is no JSON: {error}.") from error
+
+
+def _no_constant(name: str) -> object:
+    message = f"it has no {name}"
+    raise ValueError(message)
 
 
 def _body(text: str) -> bytes:
