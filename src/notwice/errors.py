@@ -82,13 +82,19 @@ class NotwiceError(Exception):
 class OperationInProgress(NotwiceError):
     """The same operation is running elsewhere, or waits to be tried again; nothing ran here.
 
-    Repeat the same call after ``retry_after`` seconds.
+    Repeat the same call after ``retry_after`` seconds. `inside`: it was called by the operation's own handler.
     """
 
     code = "in_progress"
 
-    def __init__(self, outcome: InProgress) -> None:
-        if outcome.pauses:
+    def __init__(self, outcome: InProgress, *, inside: bool = False) -> None:
+        if inside:
+            message = (
+                f"operation {outcome.view.operation} is running, and this call is made inside of its own handler, so "
+                "it would wait for itself; nothing more ran. Call the inner function without the guard, or give the "
+                "inner operation a scope of its own"
+            )
+        elif outcome.pauses:
             message = f"operation {outcome.view.operation} pauses for {outcome.retry_after} s. {PAUSES}"
         else:
             message = f"operation {outcome.view.operation} is running elsewhere. {KINDS[self.code].detail}"

@@ -130,7 +130,7 @@ class Guard(GuardBase):
 
         `scope` and `key` are text, or tuples of stable parts. `request` is what a duplicate must repeat; leave it out
         to compare nothing. `fingerprint` is a ready one in its place. With ``Policy.wait`` a duplicate of a running
-        operation waits for its answer, and then begins again.
+        operation waits for its answer, and then begins again; called by that operation's own handler, it does not wait.
 
         With `transaction`, an open connection of the store's database, the claim too is part of the caller's
         transaction: for operations that touch nothing but that database. It has no lease; a rival waits or is told of
@@ -147,7 +147,7 @@ class Guard(GuardBase):
         if transaction is not None:
             return self._claim_within(ask, policy, transaction)
         outcome = self._claim(ask, policy)
-        if isinstance(outcome, InProgress) and policy.wait_seconds:
+        if isinstance(outcome, InProgress) and self._must_wait(outcome, policy):
             outcome = self._wait(ask, policy, outcome)
         if not isinstance(outcome, Operation):
             self._tell_outcome(outcome)

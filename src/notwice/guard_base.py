@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import Token
 from dataclasses import replace
 from enum import Enum
 from functools import partial
@@ -39,7 +40,7 @@ from notwice.model import (
     Unreadable,
     Unresolved,
 )
-from notwice.operation_base import OperationBase
+from notwice.operation_base import CURRENT, OperationBase
 from notwice.policy import NOT_APPLIED, UNKNOWN, Applied, Policy, Verdict
 from notwice.recovery import Handlers, Work
 from notwice.results import result_of, text_of
@@ -86,6 +87,7 @@ class RequestPrint(Protocol):
 
 Duplicate = Replay | InProgress | Unresolved | Mismatch
 
+_NESTED_MAX: Final = 100  # handlers within handlers that are looked at; a thousand calls are the interpreter's limit
 _EVENTS: Final[Mapping[type, str]] = {
     Replay: "replayed",
     InProgress: "in_progress",
@@ -245,6 +247,10 @@ class GuardBase:
         self._runtime.tell("unresolved_full", core.fresh(ask, b""))
         return UnresolvedFull(ask.id, limit)
 
+    def _must_wait(self, outcome: InProgress, policy: Policy) -> bool:
+        """Whether the running operation's answer is waited for: inside of its own handler that would be in vain."""
+        return bool(policy.wait_seconds) and not _is_inside(self._runtime, outcome.view)
+
     def _tell_outcome(self, outcome: Duplicate) -> None:
         self._runtime.tell(_EVENTS[type(outcome)], outcome.view.record)
 
@@ -284,7 +290,7 @@ class GuardBase:
             case Replay():
                 return _replayed(outcome)
             case InProgress():
-                raise OperationInProgress(outcome)
+                raise OperationInProgress(outcome, inside=_is_inside(self._runtime, outcome.view))
             case Unresolved():
                 raise OperationUnresolved(outcome)
             case Mismatch():
@@ -326,6 +332,20 @@ class GuardBase:
 
     def _tell_operator(self, name: str, view: RecordView, who: str) -> None:
         self._runtime.tell(name, view.record, detail=f"by {who}")
+
+
+def _is_inside(runtime: Runtime, view: RecordView) -> bool:
+    """Whether this is called inside of the handler of that very operation, however many others are between them."""
+    operation, place = CURRENT.get(None), (view.record.namespace, view.record.id, view.record.attempt)
+    for _ in range(_NESTED_MAX):
+        if operation is None:
+            return False
+        record = operation._own.record
+        if operation._runtime is runtime and (record.namespace, record.id, record.attempt) == place:
+            return operation.joined or not operation.ended
+        around = Token.MISSING if operation._token is None else operation._token.old_value
+        operation = around if isinstance(around, OperationBase) else None
+    return False
 
 
 def _well_made(fingerprint: Fingerprint) -> Fingerprint:

@@ -565,11 +565,11 @@ class OperationBase:
     @contextlib.contextmanager
     def _current(self) -> Generator[None, None, None]:
         """Make this the `current_operation`, without ending it at the end."""
-        token = CURRENT.set(self)
+        self._set_current()
         try:
             yield
         finally:
-            CURRENT.reset(token)
+            self._reset_current()
 
     def _set_current(self) -> None:
         if self._token is None:  # else it was entered already, and the first to leave resets it
