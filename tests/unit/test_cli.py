@@ -15,6 +15,7 @@ import pytest
 
 from notwice import Guard, Operation, Policy, Replay, Result, ResultKind, __version__, cli
 from notwice.fingerprint import fingerprint_value
+from notwice.identity import join_scope
 from notwice.model import Fingerprint, RecordView, State
 
 LAPSING = Policy(lease=0.001)
@@ -207,6 +208,23 @@ def test_an_operation_is_named_by_its_id_or_by_scope_and_key(store: Store, run: 
     assert run("show").status == 2
     assert run("show", operation, "--key", "k1").status == 2
     assert run("show", "--scope", "refund:1", "--key", "").status == 2
+
+
+def test_a_colon_within_a_part_is_told_of_before_absent_means_never(store: Store, run: Run) -> None:
+    """C52: a scope of a tuple has its own colons escaped; who types it as it looks is told how it is written."""
+    scope = join_scope(("order", "E:1"))
+    operation = store.begin("m5", scope=scope)
+    operation.suspend("lost")
+    for command in (("show",), ("release", "--why", "x"), ("resolve", "--completed", "--result", "1", "--why", "x")):
+        absent = run(*command, "--scope", "order:E:1", "--key", "m5")
+        assert absent.status == 1
+        assert "is absent, as it is named here. A colon within a part of a scope or a key is written \\:" in absent.err
+        assert "`notwice ls --scope-prefix order` shows what is there." in absent.err
+    assert scope == "order:E\\:1"
+    assert scope in run("ls", "--scope-prefix", "order").out
+    assert run("show", "--scope", scope, "--key", "m5").status == 0
+    assert "colon" in run("show", "--scope", "order", "--key", "m:5").err
+    assert "colon" not in run("show", "--scope", "order", "--key", "m5").err + run("show", "idem_0").err
 
 
 def test_two_namespaces_with_one_operation_are_told_apart(store: Store, run: Run) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -163,7 +164,7 @@ def _find(guard: Guard, said: argparse.Namespace) -> RecordView:
     if not found and (unlisted := _unlisted(guard, said, name)) is not None:
         found = [unlisted]
     if not found:
-        raise Refused(f"The operation {name} is absent.")
+        raise Refused(f"The operation {name} is absent{_or_written_otherwise(said)}.")
     if len(found) > 1:
         names = ", ".join(_namespace(item) or "''" for item in found)
         raise Misused(f"Several namespaces have this operation: {names}. Say which with --namespace.")
@@ -173,6 +174,17 @@ def _find(guard: Guard, said: argparse.Namespace) -> RecordView:
             "what it holds: the page on operations says how to end it, under 'What can't be read'. Nothing changed."
         )
     return found[0]
+
+
+def _or_written_otherwise(said: argparse.Namespace) -> str:
+    """What to think of before an absent operation is taken for one that never ran; nothing for a plain name."""
+    if ":" not in (said.scope or "") + (said.key or ""):
+        return ""
+    start = shlex.quote(str(said.scope).partition(":")[0])
+    return (
+        ", as it is named here. A colon within a part of a scope or a key is written \\: in it, so say it as the lists "
+        f"do: `notwice ls --scope-prefix {start}` shows what is there"
+    )
 
 
 def _unlisted(guard: Guard, said: argparse.Namespace, name: str) -> Unreadable | None:
