@@ -474,7 +474,7 @@ class AsyncGuard(GuardBase):
                 case Applied(result):
                     await self._complete(operation, result)
                     return Replay(operation.view, decode_result)
-                case str(unknown):
+                case str() | BaseException() as unknown:
                     await operation._put_back(unknown)
                     return Unresolved(operation.view, core.RECONCILE_PAUSE_MS // 1000)
                 case None:

@@ -465,7 +465,7 @@ class Guard(GuardBase):
                 case Applied(result):
                     self._complete(operation, result)
                     return Replay(operation.view, decode_result)
-                case str(unknown):
+                case str() | BaseException() as unknown:
                     operation._put_back(unknown)
                     return Unresolved(operation.view, core.RECONCILE_PAUSE_MS // 1000)
                 case None:

@@ -43,7 +43,7 @@ from notwice.model import (
 from notwice.operation_base import CURRENT, OperationBase
 from notwice.policy import NOT_APPLIED, UNKNOWN, Applied, Policy, Verdict
 from notwice.recovery import Handlers, Work
-from notwice.results import result_of, text_of
+from notwice.results import result_of
 from notwice.runtime import Runtime
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -408,12 +408,10 @@ def check_result(value: object) -> None:
         raise TypeError(message)
 
 
-def reconciled(answer: object, *, may_run: bool) -> Applied | str | None:
+def reconciled(answer: object, *, may_run: bool) -> Applied | BaseException | str | None:
     """What a reconcile function's answer means: its result, why the outcome stays unknown, or ``None``: run it now."""
-    if isinstance(answer, Applied):
+    if isinstance(answer, Applied | BaseException):
         return answer
-    if isinstance(answer, BaseException):
-        return f"reconcile raised {type(answer).__name__}: {text_of(answer)}"
     if answer is NOT_APPLIED:
         return None if may_run else "reconcile says not applied, but an earlier owner may still act"
     if answer is UNKNOWN:

@@ -148,10 +148,10 @@ class Operation(OperationBase):
         """Confirm a re-claimed operation whose handler is about to run after it was reconciled."""
         self._move(Move("", core.started))
 
-    def _put_back(self, error: str) -> None:
+    def _put_back(self, why: str | BaseException) -> None:
         """Leave a re-claimed operation whose outcome could not be found out."""
         self._runtime.heart.remove(self._hold)  # first, as in leaving
-        self._move(self._putting_back(error))
+        self._move(self._putting_back(why))
 
     def _move(self, move: Move, transaction: object = None) -> None:
         self._check_process()
@@ -370,10 +370,10 @@ class AsyncOperation(OperationBase):
         """Confirm a re-claimed operation whose handler is about to run after it was reconciled."""
         await self._move(Move("", core.started))
 
-    async def _put_back(self, error: str) -> None:
+    async def _put_back(self, why: str | BaseException) -> None:
         """Leave a re-claimed operation whose outcome could not be found out."""
         self._runtime.heart.remove(self._hold)  # first, as in leaving
-        await self._move(self._putting_back(error))
+        await self._move(self._putting_back(why))
 
     async def _move(self, move: Move, transaction: object = None) -> None:
         self._check_process()

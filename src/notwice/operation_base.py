@@ -286,8 +286,11 @@ class OperationBase:
             return ""
         return f"this is attempt {own.record.attempt}, and an earlier one may have taken effect"
 
-    def _putting_back(self, error: str) -> Move:
-        return Move("reconcile_unknown", partial(core.put_back, error=error), ends=True, forgiving=True)
+    def _putting_back(self, why: str | BaseException) -> Move:
+        """The move after a reconcile that could not tell: the record says all, the event no more than the kind."""
+        raised = isinstance(why, BaseException)
+        error, kind = (f"reconcile raised {told_of(why)}", type(why).__name__) if raised else (why, why)
+        return Move("reconcile_unknown", partial(core.put_back, error=error), ends=True, forgiving=True, detail=kind)
 
     def _checkpointing(self, point: str, data: object) -> Move:
         if not point or not isinstance(cast("object", point), str):

@@ -368,18 +368,18 @@ def test_a_sealed_record_without_its_key_is_listed_as_unreadable() -> None:
     ids=repr,
 )
 def test_why_the_outcome_stays_unknown(answer: Any, error: str) -> None:
-    """P7: the record says what reconcile answered, and the duplicate when it is asked again."""
+    """P7: the record and the event say what reconcile answered, and the duplicate when it is asked again."""
     world = World(recovery=reconcile(lambda _operation: answer))
     operation = world.own()
     operation.suspend()
     outcome = world.begin()
     assert isinstance(outcome, Unresolved)
     assert (outcome.retry_after, outcome.view.record.error) == (core.RECONCILE_PAUSE_MS // 1000, error)
-    assert told(world)[-2:] == [("reconcile_unknown", ""), ("unresolved", "")]
+    assert told(world)[-2:] == [("reconcile_unknown", error), ("unresolved", "")]
 
 
 def test_a_reconcile_that_raises() -> None:
-    """P7: the error's name and text stand in the record, and nothing is raised to the caller."""
+    """P7, P15: the record has the error's name and text, the event its name, and nothing is raised to the caller."""
 
     def asks(_operation: object) -> Applied:
         raise LookupError("no answer")
@@ -389,6 +389,7 @@ def test_a_reconcile_that_raises() -> None:
     outcome = world.begin()
     assert isinstance(outcome, Unresolved)
     assert outcome.view.record.error == "reconcile raised LookupError: no answer"
+    assert told(world)[-2] == ("reconcile_unknown", "LookupError")
 
 
 def test_a_reconcile_that_is_interrupted() -> None:
@@ -402,6 +403,7 @@ def test_a_reconcile_that_is_interrupted() -> None:
     with pytest.raises(KeyboardInterrupt):
         world.begin()
     assert world.view().record.error == "reconcile was interrupted"
+    assert told(world)[-1] == ("reconcile_unknown", "reconcile was interrupted")
     assert world.view().unresolved
 
 
