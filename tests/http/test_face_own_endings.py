@@ -14,7 +14,20 @@ import pytest
 from notwice import AsyncGuard, Guard, Operation, Policy, Result, ResultKind, current_operation
 from notwice.http import SHARED, asgi, wsgi
 from notwice.policy import rerun
-from tests.http.harness import KEY, Answered, Face, Says, Serve, asgi_request, finish, problem, says, wsgi_request
+from notwice.stores.memory import MemoryStore
+from tests.http.harness import (
+    KEY,
+    Answered,
+    Face,
+    InLoop,
+    Says,
+    Serve,
+    asgi_request,
+    finish,
+    problem,
+    says,
+    wsgi_request,
+)
 
 JSON = ("content-type", "application/json")
 WHOLE = Result(ResultKind.HTTP, b'{"id":7}', 201, (JSON, ("location", "/payments/7")))
@@ -274,3 +287,19 @@ async def test_an_atomic_endpoint_has_to_complete_by_itself(face: str, tmp_path:
     [second] = await told(face, books, times=1)
     problem(second, 409, "unresolved")
     assert books.count() == 1
+
+
+@pytest.mark.parametrize("fields", [{}, {"policy": ATOMIC}])
+def test_an_atomic_policy_that_no_endpoint_can_keep_is_refused(fields: Any) -> None:
+    """A store that no transaction of a handler's can reach: the middleware is not made, be it the guard's policy or its
+    own; one of its own that is not atomic is taken.
+    """
+    policy = Policy() if fields else ATOMIC
+    faces: list[tuple[Any, Any]] = [
+        (asgi.IdempotencyMiddleware, AsyncGuard(InLoop(MemoryStore()), policy=policy)),
+        (wsgi.IdempotencyMiddleware, Guard(MemoryStore(), policy=policy)),
+    ]
+    for middleware, guard in faces:
+        with pytest.raises(ValueError, match="the policy is atomic"):
+            middleware(None, guard=guard, principal=SHARED, **fields)
+        middleware(None, guard=guard, principal=SHARED, policy=Policy())

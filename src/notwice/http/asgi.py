@@ -17,6 +17,7 @@ from notwice.core import REQUEST_BYTES_MAX
 from notwice.errors import NotwiceError
 from notwice.guard_base import ABSENT
 from notwice.http.asgi_run import App, Receive, Run, Scope, Send, give
+from notwice.http.atomic import check_atomic
 from notwice.http.exchange import (
     SHARED,
     Answer,
@@ -35,6 +36,7 @@ from notwice.http.exchange import (
 from notwice.http.spool import Spool
 from notwice.model import Replay
 from notwice.operation import AsyncOperation
+from notwice.stores.port import AsyncJoins
 
 __all__ = ["IdempotencyMiddleware"]
 
@@ -47,7 +49,8 @@ class IdempotencyMiddleware:
 
     The handler finds its operation by `notwice.current_operation()` and under ``scope["notwice.operation"]``. Its
     answer ends the operation, as `HttpPolicy` says, and is stored before its last byte is sent. After a crash between
-    the handler's effect and that write the operation is unresolved, and its recovery policy applies.
+    the handler's effect and that write the operation is unresolved, and its recovery policy applies. Where the policy
+    is ``atomic`` the handler completes it on its own transaction, with the whole answer, and gives that.
 
     Raises `TypeError` or `ValueError` with a sentence if an option is missing, unknown or wrong.
     """
@@ -63,6 +66,7 @@ class IdempotencyMiddleware:
         if not isinstance(guard, AsyncGuard):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise TypeError(f"guard must be an AsyncGuard under ASGI, not {guard!r}; notwice.http.wsgi takes a Guard")
         policy = http_policy_of(http_policy, fields)
+        check_atomic(isinstance(guard._store, AsyncJoins), guard._policy, policy)
         self.app = app
         self._guard = guard
         self._policy = policy

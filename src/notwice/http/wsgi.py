@@ -16,6 +16,7 @@ from wsgiref.types import StartResponse, WSGIApplication
 
 from notwice.errors import NotwiceError
 from notwice.guard import Guard
+from notwice.http.atomic import check_atomic
 from notwice.http.exchange import (
     SHARED,
     Answer,
@@ -33,6 +34,7 @@ from notwice.http.spool import CHUNK_BYTES, Spool
 from notwice.http.wsgi_run import Environment, Run, give
 from notwice.model import Replay
 from notwice.operation import Operation
+from notwice.stores.port import Joins
 
 __all__ = ["IdempotencyMiddleware"]
 
@@ -47,7 +49,8 @@ class IdempotencyMiddleware:
 
     The handler finds its operation by `notwice.current_operation()` and under ``environ["notwice.operation"]``. Its
     answer ends the operation, as `HttpPolicy` says, and is stored before its last byte is sent. After a crash between
-    the handler's effect and that write the operation is unresolved, and its recovery policy applies.
+    the handler's effect and that write the operation is unresolved, and its recovery policy applies. Where the policy
+    is ``atomic`` the handler completes it on its own transaction, with the whole answer, and gives that.
 
     A framework that answers every exception with a 500 of its own, as Flask and Django do, hides `NotApplied` from it:
     the outcome then counts as unknown. There a handler answers with ``Idempotency-Outcome: not-applied``, or calls
@@ -70,6 +73,7 @@ class IdempotencyMiddleware:
         for name in ("principal", "authorize_replay"):
             if inspect.iscoroutinefunction(getattr(policy, name)):
                 raise TypeError(f"{name} is a coroutine function, and WSGI can not wait for it; give a plain function")
+        check_atomic(isinstance(guard._store, Joins), guard._policy, policy)
         self.app = app
         self._guard = guard
         self._policy = policy
