@@ -55,9 +55,7 @@ class Target:
         """Note who uses this scope template. Raises `ValueError` if another function does, unless both share it."""
         if not isinstance(self._scope, str):
             return
-        name = (
-            f"{getattr(self.function, '__module__', '')}:{getattr(self.function, '__qualname__', repr(self.function))}"
-        )
+        name = _full_name(self.function)
         other = scopes.setdefault(self._scope, name)
         if other != name and not shared:
             message = (
@@ -129,6 +127,15 @@ def computed(value: _T) -> _T:
         message = f"the handler returned a {kind.__name__} that has not run; return its result instead"
         raise TypeError(message)
     return value
+
+
+def _full_name(function: Callable[..., Any]) -> str:
+    """The name of a function, which is the same whenever its definition runs; of a lambda with its place, too."""
+    name = f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', repr(function))}"
+    code = getattr(function, "__code__", None)
+    if code is None or not name.endswith("<lambda>"):
+        return name
+    return f"{name} in line {code.co_firstlineno} of {code.co_filename}"
 
 
 def _check_kind(function: Callable[..., Any], *, asynchronous: bool) -> None:
