@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from notwice.http import SHARED
 from tests.http.harness import KEY, Serve, problem, says
+
+
+class Waiting:
+    """Something to wait for that does not complain when nobody does."""
+
+    def __await__(self) -> Iterator[None]:
+        yield
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "OPTIONS", "HEAD"])
@@ -93,7 +102,9 @@ def test_the_header_has_the_name_that_was_chosen(serve: Serve) -> None:
     assert face.request(headers=[KEY]).replayed is None
 
 
-@pytest.mark.parametrize("principal", [lambda _: None, lambda _: "", lambda request: request.headers["x-nobody"]])
+@pytest.mark.parametrize(
+    "principal", [lambda _: None, lambda _: "", lambda _: " ", lambda request: request.headers["x-nobody"]]
+)
 def test_without_a_principal_nothing_runs(serve: Serve, principal: Any) -> None:
     """C21, T06: A caller who is not known, or whose header is missing, is refused; there is no bucket for all."""
     face = serve(says(), principal=principal)
@@ -114,6 +125,50 @@ def test_a_principal_must_be_text(serve: Serve) -> None:
     face = serve(says(), principal=lambda _: 7)
     with pytest.raises(TypeError, match="principal gave a value of type int"):
         face.request()
+    assert face.handler.count == 0
+
+
+@pytest.mark.parametrize("within", ["", "shop"])
+@pytest.mark.parametrize("name", ["a\x00b", "a\x85b", "a" * 2000])
+def test_a_principal_that_can_name_nobody_came_with_the_request(serve: Serve, name: str, within: str) -> None:
+    """C21: a text that no account has is refused alike in every namespace of a guard; nothing runs."""
+    face = serve(says(), principal=lambda _: name)
+    if within:
+        face.app._guard = face.guard.within(within)  # type: ignore[assignment]  # of the same kind
+    problem(face.request(), 400, "key_invalid")
+    assert face.handler.count == 0
+
+
+@pytest.mark.parametrize("given", [None, "", " ", (), ("charge", None), ("charge", ""), ("charge", 0.5), b"charge"])
+def test_a_scope_that_names_nothing_is_a_fault_of_the_program(serve: Serve, given: Any) -> None:
+    """C23: the client, whose key is sound, is not told to send another one; the server says what the function gave.
+
+    So does a look-up. Nothing runs.
+    """
+    face = serve(says(), scope=lambda _: given, status_path="/status")
+    with pytest.raises(TypeError, match=re.escape(f"scope gave {given!r}, which no operation can be named by: ")):
+        face.request()
+    with pytest.raises(TypeError, match="scope gave"):
+        face.request("/status?idempotency_key=k", method="GET", headers=[])
+    assert face.handler.count == 0
+
+
+def test_a_scope_of_texts_that_can_not_be_came_with_the_request(serve: Serve) -> None:
+    """C23: where a scope holds what a client sent, one that is too long, or has control characters, is its mistake."""
+    for text in ("x" * 2000, "a\x00b"):
+        face = serve(says(), scope=lambda _, text=text: ("order", text))
+        problem(face.request(), 400, "key_invalid")
+        assert face.handler.count == 0
+
+
+@pytest.mark.parametrize("name", ["required", "scope", "fingerprint"])
+def test_a_function_that_gives_something_to_wait_for_is_refused(serve: Serve, name: str) -> None:
+    """What has to be awaited is true whatever it would say, and names nothing: the program is told; nothing runs."""
+    waiting = Waiting()
+    options: Any = {name: lambda *_: waiting}
+    face = serve(says(), **options)
+    with pytest.raises(TypeError, match=name):
+        face.request(headers=[] if name == "required" else [KEY])
     assert face.handler.count == 0
 
 

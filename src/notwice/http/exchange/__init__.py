@@ -11,6 +11,7 @@ Both faces, ASGI and WSGI, ask this class in the same order and do nothing but m
 from __future__ import annotations
 
 from collections.abc import Iterator
+from inspect import isawaitable
 from typing import NamedTuple, Protocol, cast
 from urllib.parse import parse_qs
 
@@ -45,9 +46,17 @@ from notwice.http.exchange.dialect import Dialect
 from notwice.http.exchange.headers import KEPT_HEADERS, Headers, exposed, kept, without
 from notwice.http.exchange.keys import read_key, read_query_key
 from notwice.http.exchange.request import Asked, Gone, HeaderMissing, RequestHeaders, RequestView
-from notwice.http.exchange.settings import SHARED, Ending, HttpFields, HttpPolicy, body_alone, http_policy_of
+from notwice.http.exchange.settings import (
+    SHARED,
+    Ending,
+    HttpFields,
+    HttpPolicy,
+    body_alone,
+    http_policy_of,
+    scope_given,
+)
 from notwice.http.exchange.stored import StoredRequest, restored, storable
-from notwice.identity import join_scope
+from notwice.identity import check_namespace, join_scope
 from notwice.model import Fingerprint, InProgress, Mismatch, RecordView, Replay, Result, Unresolved
 from notwice.policy import Policy
 from notwice.problems import problem
@@ -160,7 +169,7 @@ class Exchange:
         lines = request.headers.lines(self._policy.header)
         if not lines:
             required = self._policy.required
-            needed = required(request) if callable(required) else required
+            needed = _not_awaited("required", required(request)) if callable(required) else required
             return refusal(self._look, problem("key_missing")) if needed else None
         try:
             return read_key(lines, strict=self._policy.strict)
@@ -168,8 +177,11 @@ class Exchange:
             return error_answer(self._look, error)
 
     def account(self, principal: object, *, within: str) -> str | Answer:
-        """The namespace of an account, inside of the guard's own. Raises `TypeError` if it is no text."""
-        if principal is None or principal == "":
+        """The namespace of an account, inside of the guard's own. Raises `TypeError` if it is no text.
+
+        A blank one names nobody. One that is too long, or has characters that no name has, came with the request.
+        """
+        if principal is None or (isinstance(principal, str) and not principal.strip()):
             told = refusal(self._look, problem("principal_missing"))
             challenge = self._policy.challenge
             return told._replace(headers=(*told.headers, ("www-authenticate", challenge))) if challenge else told
@@ -178,12 +190,17 @@ class Exchange:
                 f"principal gave a value of type {type(principal).__qualname__}; it must give the account's name as"
                 " text, or None if the caller is not known"
             )
-        return join_scope((within, principal)) if within else principal
+        try:
+            return check_namespace(join_scope((within, principal)) if within else principal)
+        except InvalidKey as error:
+            return error_answer(self._look, error)
 
     def terms(self, request: RequestView) -> Terms:
-        """Scope and policy of the request."""
+        """Scope and policy of the request. Raises `TypeError` if the policy's function gives no scope."""
         scope, policy = self._policy.scope, self._policy.policy
-        return Terms(scope(request) if callable(scope) else scope, policy(request) if callable(policy) else policy)
+        return Terms(
+            scope_given(scope(request)) if callable(scope) else scope, policy(request) if callable(policy) else policy
+        )
 
     def guards(
         self, request: RequestView, namespace: str, scope: str | tuple[object, ...]
@@ -350,6 +367,13 @@ class Exchange:
     def _told_as_duplicate(self, view: RecordView, request: RequestView) -> Answer:
         told = duplicate_answer(self._look, view, _client(request))
         return told._replace(headers=self._advertised(told.headers, view)) if view.record.terminal else told
+
+
+def _not_awaited(name: str, given: object) -> object:
+    """What a function gave. Raises `TypeError` for what would have to be awaited, which is true whatever it says."""
+    if isawaitable(given):
+        raise TypeError(f"{name} gave something to wait for; only principal and authorize_replay may, under ASGI")
+    return given
 
 
 def _client(request: RequestView) -> Client:

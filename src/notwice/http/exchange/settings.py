@@ -8,11 +8,13 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, StrEnum
-from typing import Any, Final, Literal, Self, TypedDict
+from typing import Any, Final, Literal, Self, TypedDict, cast
 
+from notwice.errors import NotwiceError
 from notwice.http.exchange.dialect import DIALECTS, Dialect
 from notwice.http.exchange.headers import KEPT_HEADERS, never_kept
 from notwice.http.exchange.request import RequestView
+from notwice.identity import join_scope
 from notwice.policy import Policy, suggesting, unknown_option
 
 MIB: Final = 1024 * 1024
@@ -71,15 +73,16 @@ def body_alone(_: RequestView, body: bytes) -> bytes:
 class HttpPolicy:
     """How requests are guarded. All functions are given a `RequestView`.
 
-    principal: gives the account that a request's keys belong to; ``None`` or ``""``: not known, 401. It names the
-        account, not the credential, so that a rotated token still finds its keys. `SHARED`: all callers are one.
+    principal: gives the account that a request's keys belong to; ``None`` or blank: not known, 401. It names
+        the account, not the credential, so that a rotated token still finds its keys. `SHARED`: all callers are one.
         There is no default. Under ASGI it may be a coroutine function.
     challenge: what a 401 says in ``WWW-Authenticate`` of how to become known, such as ``"Bearer"``; ``None``: nothing.
     methods: the methods that are guarded; ``OPTIONS`` never is.
     required: whether a guarded method needs a key; a bool or a function of the request.
     header: the header that holds the key. `strict`: only as a structured-field string (RFC 9651).
     dialect: ``"standard"``, ``"stripe"`` or a `Dialect`: codes, statuses, names of headers and bodies of refusals.
-    scope: what is guarded: text, a tuple of parts or a function of the request that gives one of them.
+    scope: what is guarded: text, a tuple of parts or a function of the request that gives one of them. Where that gives
+        ``None``, or a part that names nothing, `TypeError` is raised, so a 500: it is no fault of the client's.
     statuses: what answers mean, in place of `STATUSES`: a status (429) or a class ("5xx") to ``"completed"``,
         ``"failed"``, ``"abandoned"`` or ``"unknown"``. A status comes before its class.
     kept_headers: the headers that are kept for a replay; see `KEPT_HEADERS`.
@@ -273,8 +276,30 @@ def _check_choice(name: str, value: object, other: Any) -> None:  # noqa: ANN401
 
 
 def _check_scope(value: object) -> None:
-    if not callable(value) and not (isinstance(value, str | tuple) and value):
+    if callable(value):
+        return
+    if not isinstance(value, str | tuple):
         raise TypeError(f"scope must be text, a tuple of parts or a function of the request, not {value!r}")
+    try:
+        join_scope(cast("Scope", value))
+    except NotwiceError as error:
+        raise ValueError(f"scope can not be {value!r}: {error}") from error
+
+
+def scope_given(value: object) -> str:
+    """The scope that the policy's function gave for a request.
+
+    Raises `TypeError` for what names nothing or has no text that is the same everywhere: it is the function that is
+    wrong, and no other request of the client's would help. Raises `InvalidKey` for a text that is too long or has
+    characters that no name has: that came with the request.
+    """
+    try:
+        return join_scope(cast("Scope", value))
+    except NotwiceError as error:
+        parts = cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,)
+        if parts and all(isinstance(part, str) and part.strip() for part in parts):
+            raise
+        raise TypeError(f"scope gave {value!r}, which no operation can be named by: {error}") from error
 
 
 def _check_path(value: object) -> None:
