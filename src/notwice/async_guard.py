@@ -113,7 +113,8 @@ class AsyncGuard(GuardBase):
     ) -> Self:
         """A guard on the store at `url`: ``sqlite:///payments.db``, ``memory://``. It is not awaited.
 
-        Raises `ValueError` for a URL that names no known store, with a suggestion.
+        No event is logged unless there is an `observer` like `LogObserver`. Raises `ValueError` for a URL that names
+        no known store, with a suggestion.
         """
         return cls(open_async_store(url), policy=policy, namespace=namespace, observer=observer, privacy=privacy)
 
@@ -253,7 +254,8 @@ class AsyncGuard(GuardBase):
     ) -> AsyncIterator[RecordView | Unreadable]:
         """The operations that are kept, oldest first, with those that this release can't read.
 
-        `older_than` is the time since a record was last written, in seconds or as a timedelta. Raises
+        They are those of the guard's own namespace, or with `all_namespaces` all: guarded requests lie in those of
+        their principals. `older_than` is the time since a record was last written, in seconds or as a timedelta. Raises
         `StoreUnavailable`.
         """
         query = Query(
@@ -282,7 +284,9 @@ class AsyncGuard(GuardBase):
     ) -> Round:
         """Finish what is unresolved and may run again, or be asked about, by the policies that were stored: one round.
 
-        `handlers` is which function finishes which scope, as `recovers` registers them; ``None``: those registered.
+        It looks at the guard's own namespace, or with `all_namespaces` at all of them: guarded requests lie in those of
+        their principals. `handlers` is which function finishes which scope, as `recovers` registers them; ``None``:
+        those registered.
         Each operation is claimed as by any other caller, so that of many workers one gets it, and is run from its
         recovery point. One whose handler raises is left for a later round, after a pause that grows; beyond
         ``attempts_max`` or ``rerun_within`` it is held. What an operator has released waits for its next retry.
