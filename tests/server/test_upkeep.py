@@ -1,5 +1,6 @@
 """What a gateway does beside its requests, and what it lets its store keep."""
 
+import asyncio
 import json
 import sqlite3
 import subprocess
@@ -7,8 +8,14 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-from notwice import new_key
+import pytest
+
+from notwice import AsyncOperation, new_key
+from notwice.recovery import Round
+from notwice.server import options
+from notwice.server.app import _resend, compose
 from notwice.server.settings import Settings
+from notwice.server.upstream import Upstream
 from tests.server import processes
 from tests.server.processes import ask, begun, until
 
@@ -99,3 +106,22 @@ def test_secrets_are_no_part_of_what_is_shown() -> None:
     """P15: settings that are printed hold no key."""
     assert "c2VjcmV0" not in repr(Settings(seal_keys="k:c2VjcmV0"))
     assert json.dumps(str(Settings().seal_keys)) == '""'
+
+
+async def test_an_upstream_is_left_alone_while_nothing_is_unresolved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With --store-requests the gateway tries a connection before it sends anything again, and only then."""
+    given = {"upstream": "http://127.0.0.1:9", "principal": "shared", "store": "memory://", "recovery": "rerun"}
+    settings = options.read(Settings, {**given, "store_requests": "true"}, {})
+    gateway, tried = compose(settings), []
+
+    async def reachable(_upstream: Upstream, timeout: float) -> bool:  # noqa: ASYNC109 - as Upstream has it
+        tried.append(timeout)
+        return False
+
+    monkeypatch.setattr(Upstream, "reachable", reachable)
+    assert (await _resend(gateway, settings, asyncio.Event()), tried) == (Round(), [])
+    operation = await gateway.guard.begin("http", "k1", request={})
+    assert isinstance(operation, AsyncOperation)
+    await operation.suspend("the upstream was lost")
+    assert (await _resend(gateway, settings, asyncio.Event()), tried) == (Round(), [5.0])
+    await gateway.guard.close()

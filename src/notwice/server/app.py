@@ -21,6 +21,7 @@ import socket
 import sys
 from collections.abc import AsyncGenerator, Callable, Generator
 from dataclasses import dataclass
+from functools import partial
 
 import uvicorn
 
@@ -164,12 +165,7 @@ async def _resending(gateway: Gateway, settings: Settings) -> AsyncGenerator[Non
         yield
         return
     stop = asyncio.Event()
-
-    async def one_round() -> Round:
-        if not await gateway.upstream.reachable(settings.upstream_connect_timeout):
-            return Round()  # an outage uses up nobody's attempts
-        return await gateway.guard.recover(all_namespaces=True, stopping=stop.is_set)
-
+    one_round = partial(_resend, gateway, settings, stop)
     every = settings.recover_every
     workers = [asyncio.create_task(keep_recovering_async(one_round, stop=stop, every=every)) for _ in range(SENDERS)]
     try:
@@ -180,6 +176,17 @@ async def _resending(gateway: Gateway, settings: Settings) -> AsyncGenerator[Non
         for worker in workers:
             worker.cancel()
         await asyncio.wait(workers)
+
+
+async def _resend(gateway: Gateway, settings: Settings, stop: asyncio.Event) -> Round:
+    """One round of that. The upstream is asked for a connection only if there is anything to be sent."""
+    async for _ in gateway.guard.operations(unresolved=True, scope_prefix=settings.scope, all_namespaces=True):
+        break
+    else:
+        return Round()
+    if not await gateway.upstream.reachable(settings.upstream_connect_timeout):
+        return Round()  # an outage uses up nobody's attempts
+    return await gateway.guard.recover(all_namespaces=True, stopping=stop.is_set)
 
 
 def _uvicorn_config(app: App, settings: Settings) -> uvicorn.Config:
