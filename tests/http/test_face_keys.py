@@ -134,7 +134,7 @@ def test_a_principal_that_can_name_nobody_came_with_the_request(serve: Serve, na
     """C21: a text that no account has is refused alike in every namespace of a guard; nothing runs."""
     face = serve(says(), principal=lambda _: name)
     if within:
-        face.app._guard = face.guard.within(within)  # type: ignore[assignment]  # of the same kind
+        face.app._guard = face.guard.within(within)
     problem(face.request(), 400, "key_invalid")
     assert face.handler.count == 0
 
