@@ -140,8 +140,9 @@ class AsyncGuard(GuardBase):
         it; complete it before the commit, and what is rolled back never was.
 
         Gives an `AsyncOperation` (run it, and end it), a `Replay` of the first answer, `InProgress`, `Unresolved` or
-        `Mismatch`. Raises `StoreUnavailable`, `ContentionError` or `UnsupportedRecord` (nothing may run), `InvalidKey`
-        or `EncodingError` (nothing was stored).
+        `Mismatch`. Raises `StoreUnavailable`, `ContentionError` or `UnsupportedRecord` (nothing may run), `InvalidKey`,
+        `EncodingError` or `UnresolvedFull`, or `TypeError` for an atomic policy on a store that no transaction of the
+        caller's can take in (nothing was stored).
         """
         policy = self._policy_of(policy)
         ask = self._asking(scope, key, request=request, fingerprint=fingerprint, policy=policy, namespace=namespace)
@@ -408,12 +409,18 @@ class AsyncGuard(GuardBase):
     async def _claim_if_there(
         self, ask: Ask, policy: Policy
     ) -> AsyncOperation | Replay | InProgress | Unresolved | Mismatch | None:
+        found: AsyncOperation | Duplicate | None
         sent: Sent = {}
         orphans = self._runtime.unanswered if ask.creates else NO_ORPHANS
         flow = flows.begin(ask, sent, orphans=orphans, new_etag=self._runtime.new_etag)
         try:
             self._runtime.be_ready()
             outcome = await drive_async(flow, self._runtime, policy.store_timeout_seconds)
+            if not isinstance(outcome, Ownership):
+                asks, found = False, outcome
+            else:
+                asks, etag, found = outcome.claim.asks, outcome.record.etag, self._made(outcome, policy)
+                del sent[etag]  # nothing below lets an interrupt in: from here on it is its holder's
         except BaseException as error:
             unguarded = self._left_behind(ask, sent, error, policy=policy)
             if unguarded is None:
@@ -421,12 +428,12 @@ class AsyncGuard(GuardBase):
             return AsyncOperation(self._runtime, unguarded, policy, guarded=False)
         if sent:
             self._left_behind(ask, sent, None, policy=policy)
-        if not isinstance(outcome, Ownership):
-            return outcome
+        return await self._reconcile(found, policy) if asks and isinstance(found, AsyncOperation) else found
+
+    def _made(self, own: Ownership, policy: Policy) -> AsyncOperation:
         if self._runtime.observer is not None:
-            self._tell_claim(outcome)
-        operation = AsyncOperation(self._runtime, outcome, policy)
-        return await self._reconcile(operation, policy) if outcome.claim.asks else operation
+            self._tell_claim(own)
+        return AsyncOperation(self._runtime, own, policy)
 
     async def _claim_within(
         self, ask: Ask, policy: Policy, transaction: object

@@ -124,8 +124,8 @@ def begin(
 ) -> Generator[Op, Reply, Ownership | Replay | InProgress | Unresolved | Mismatch | None]:
     """Claim the operation, or say why not; ``None``: there is nothing to take over, and the ask begins nothing.
 
-    `sent` holds every claim that was sent and that nobody confirmed or refused: whoever drives this puts what is left
-    of it on the process's list.
+    `sent` holds every claim that was sent and that nobody confirmed or refused, and the one that is owned: whoever
+    drives this puts what is left of it on the process's list, but for the one that he can hand on.
     Raises `StoreUnavailable`, `ContentionError`, `UnsupportedRecord`; then nothing may run.
     """
     op: Insert | Swap | Get = make_insert((core.fresh(ask, new_etag()),)) if ask.creates else Get(ask.namespace, ask.id)
@@ -197,16 +197,15 @@ def _answered(op: Insert | Swap | Get, reply: Reply, sent: Sent) -> None:
 
 
 def _confirmed(record: Record, op: Insert | Swap | Get, sent: Sent) -> Claim:
-    """Take the claim that was carried out from `sent`, and what its record rules out.
+    """Give the claim that was carried out, and take from `sent` what its record rules out.
 
-    What is left may still be carried out once this operation is over and gone, so it goes on the process's list.
+    What else is left may still be carried out once this operation is over and gone, so it goes on the process's list.
+    The claim itself stays in `sent` until somebody has the operation: with nobody, it is to be settled like the others.
     """
-    claim = sent.pop(record.etag)
-    if sent:  # as a rule there was but one
-        if not isinstance(op, Get):
-            sent.pop(op.record.etag, None)
-        if isinstance(op, Swap):
-            sent.pop(op.expected_etag, None)
+    claim = sent[record.etag]
+    if len(sent) > 1 and not isinstance(op, Get):  # as a rule there was but one
+        for etag in {op.record.etag, op.expected_etag if isinstance(op, Swap) else b""} - {record.etag}:
+            sent.pop(etag, None)
     return claim
 
 

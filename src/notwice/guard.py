@@ -139,7 +139,8 @@ class Guard(GuardBase):
 
         Gives an `Operation` (run it, and end it), a `Replay` of the first answer, `InProgress`, `Unresolved` or
         `Mismatch`. Raises `StoreUnavailable`, `ContentionError` or `UnsupportedRecord` (nothing may run), `InvalidKey`,
-        `EncodingError` or `UnresolvedFull` (nothing was stored).
+        `EncodingError` or `UnresolvedFull`, or `TypeError` for an atomic policy on a store that no transaction of the
+        caller's can take in (nothing was stored).
         """
         policy = self._policy_of(policy)
         ask = self._asking(scope, key, request=request, fingerprint=fingerprint, policy=policy, namespace=namespace)
@@ -403,12 +404,18 @@ class Guard(GuardBase):
     def _claim_if_there(
         self, ask: Ask, policy: Policy
     ) -> Operation | Replay | InProgress | Unresolved | Mismatch | None:
+        found: Operation | Duplicate | None
         sent: Sent = {}
         orphans = self._runtime.unanswered if ask.creates else NO_ORPHANS
         flow = flows.begin(ask, sent, orphans=orphans, new_etag=self._runtime.new_etag)
         try:
             self._runtime.be_ready()
             outcome = drive(flow, self._runtime, policy.store_timeout_seconds)
+            if not isinstance(outcome, Ownership):
+                asks, found = False, outcome
+            else:
+                asks, etag, found = outcome.claim.asks, outcome.record.etag, self._made(outcome, policy)
+                del sent[etag]  # nothing below lets an interrupt in: from here on it is its holder's
         except BaseException as error:
             unguarded = self._left_behind(ask, sent, error, policy=policy)
             if unguarded is None:
@@ -416,12 +423,12 @@ class Guard(GuardBase):
             return Operation(self._runtime, unguarded, policy, guarded=False)
         if sent:
             self._left_behind(ask, sent, None, policy=policy)
-        if not isinstance(outcome, Ownership):
-            return outcome
+        return self._reconcile(found, policy) if asks and isinstance(found, Operation) else found
+
+    def _made(self, own: Ownership, policy: Policy) -> Operation:
         if self._runtime.observer is not None:
-            self._tell_claim(outcome)
-        operation = Operation(self._runtime, outcome, policy)
-        return self._reconcile(operation, policy) if outcome.claim.asks else operation
+            self._tell_claim(own)
+        return Operation(self._runtime, own, policy)
 
     def _claim_within(
         self, ask: Ask, policy: Policy, transaction: object

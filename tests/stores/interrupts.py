@@ -28,15 +28,16 @@ def throw_into(thread: threading.Thread) -> None:
 
 
 class Interruption:
-    """Interrupts a call in this thread once, at the point of the given number in the code of the stores.
+    """Interrupts a call in this thread once, at the point of the given number in the code that is `within` a folder.
 
     ``~bomb`` throws without being a call or a function of Python's: so not there, but where Python itself would let an
-    interrupt in. Functions whose name is in `spared` are not interrupted.
+    interrupt in. Functions whose name, by itself or with its class, is in `spared` are not interrupted.
     """
 
-    def __init__(self, number: int, spared: Collection[str] = ()) -> None:
+    def __init__(self, number: int, spared: Collection[str] = (), within: str = STORES) -> None:
         self._left = number
         self._spared = spared
+        self._within = within
         arguments = ctypes.c_ulong(threading.get_ident()), ctypes.py_object(Interrupted)
         self._bomb: Any = type("Bomb", (), {"__invert__": staticmethod(partial(_throw, *arguments))})()
         self._spent: object = None
@@ -56,7 +57,8 @@ class Interruption:
             self.caught = error
 
     def _enter(self, frame: FrameType, _event: str, _argument: object) -> Any:
-        if STORES not in frame.f_code.co_filename or frame.f_code.co_name in self._spared:
+        code = frame.f_code
+        if self._within not in code.co_filename or not {code.co_name, code.co_qualname}.isdisjoint(self._spared):
             return None
         frame.f_trace_opcodes = True
         return self._look
@@ -70,11 +72,11 @@ class Interruption:
         return self._look
 
 
-def interruptions(spared: Collection[str] = ()) -> Iterator[Interruption]:
+def interruptions(spared: Collection[str] = (), within: str = STORES) -> Iterator[Interruption]:
     """One for each point of a call that is made with each of them, until one comes too late."""
     number = 1
     while True:
-        interruption = Interruption(number, spared)
+        interruption = Interruption(number, spared, within)
         yield interruption
         if not interruption.where:
             return

@@ -60,8 +60,12 @@ class Listed:
 
 
 def begin(*answers: Answer, ask: core.Ask = ASK, orphans: Any = None, sent: Any = None) -> tuple[list[Op], Any]:
-    flow = flows.begin(ask, {} if sent is None else sent, orphans=orphans or Listed(), new_etag=numbered())
-    return talk(flow, *answers)
+    """Begin, and hand on what is owned: `sent` holds its claim until then."""
+    sent = {} if sent is None else sent
+    asked, told = talk(flows.begin(ask, sent, orphans=orphans or Listed(), new_etag=numbered()), *answers)
+    if isinstance(told, Ownership):
+        assert sent.pop(told.record.etag) == told.claim
+    return asked, told
 
 
 def fresh(etag: bytes) -> Record:
