@@ -6,7 +6,7 @@ old one stays here, because a stored fingerprint is compared by the recipe that 
 ==================  ===================================================================================================
 recipe              covers
 ==================  ===================================================================================================
-``http-1``          method, raw path, query, media type without its parameters, and the body: JSON in its canonical form
+``http-1``          method, raw path, query, media type, and the body: JSON in its canonical form
                     (`notwice.canonical_json` states the rule), multipart by its parts, anything else by its bytes
 ``http-bytes-1``    the same, with every body by its bytes
 ``body-sha256``     the body's bytes and nothing else, as SHA-256
@@ -14,10 +14,13 @@ recipe              covers
 ``bytes-1``         bytes that the author of a guard chose
 ==================  ===================================================================================================
 
-A part of a multipart body is its header fields (the name, the file name and the type are among them, the length is
-not) and its bytes; the boundary is not looked at. A JSON or multipart body that is malformed, or larger than the
-limits below, is taken by its bytes, under a mark of its own: so one request may have two fingerprints, but never two
-requests one.
+Of the parameters of a media type only those count that say how the body is to be read: a ``charset`` that is not
+UTF-8 (JSON under one is taken by its bytes), and whatever a multipart type has but its boundary. A part of a multipart
+body is its header fields (the name, the file name and the type are among them, a true length is not) and its bytes;
+the boundary is not looked at. A JSON or multipart body that is malformed, or larger than the limits below, is taken
+by its bytes, under a mark of its own. Where two readers could read a Content-Type differently, or a multipart body
+does not begin with its boundary, the whole Content-Type counts, and the body by its bytes, under a mark of their own.
+So one request may have two fingerprints, but never two requests one.
 
 Everything that is digested is framed by its length, and each form of a body by its mark, so that no two requests run
 into one another. The time is linear in the size of the body, and nothing here recurses over what a client sent.
@@ -27,6 +30,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from hashlib import sha256
 from itertools import chain
 from typing import NamedTuple
@@ -117,18 +121,38 @@ def media_type(content_type: str) -> str:
 
 
 def _by_form(request: HttpRequest) -> bytes:
-    media = media_type(request.content_type)
-    if media == "application/json" or media.endswith("+json"):
-        mark, chunks = _json_form(request.body)
-    elif media.startswith("multipart/"):
-        mark, chunks = _multipart_form(request.body, request.content_type)
-    else:
-        mark, chunks = b"bytes", _chunks(request.body)
-    return _digest(request, media, mark, chunks=chunks)
+    kind = _kind(request.content_type)
+    if kind is None:
+        return _by_type(request, _chunks(request.body))
+    if kind.boundary:
+        return _by_parts(request, kind)
+    mark, chunks = _json_form(request.body) if kind.is_json else (b"bytes", _chunks(request.body))
+    return _digest(request, kind.text, mark, chunks=chunks)
+
+
+def _by_parts(request: HttpRequest, kind: _Kind) -> bytes:
+    begun, body = _begun(request.body, kind.boundary)
+    mark, chunks = _multipart_form(body, kind.boundary)
+    if mark == b"multipart-bytes" and not begun:
+        return _by_type(request, chunks)
+    return _digest(request, kind.text, mark, chunks=chunks)
 
 
 def _by_bytes(request: HttpRequest) -> bytes:
-    return _digest(request, media_type(request.content_type), b"bytes", chunks=_chunks(request.body))
+    kind = _kind(request.content_type)
+    begun, body = _begun(request.body, kind.boundary) if kind and kind.boundary else (True, request.body)
+    if kind is None or not begun:
+        return _by_type(request, _chunks(body))
+    return _digest(request, kind.text, b"bytes", chunks=_chunks(body))
+
+
+def _by_type(request: HttpRequest, chunks: Iterable[bytes]) -> bytes:
+    """By all of the Content-Type, and the body's bytes: for what may say one thing to one reader, another to the next.
+
+    Before 0.1.0 these, too, counted by their media type alone, so that two of them could be one: a fingerprint that
+    was stored of them proved nothing, and the recipes keep their names, for all others are as they were.
+    """
+    return _digest(request, request.content_type.strip(" \t"), b"typed-bytes", chunks=chunks)
 
 
 def _by_body(request: HttpRequest) -> bytes:
@@ -146,8 +170,8 @@ _HTTP_RECIPES: dict[str, Callable[[HttpRequest], bytes]] = {
 RECIPES = frozenset({*_HTTP_RECIPES, VALUE, BYTES})
 
 
-def _digest(request: HttpRequest, media: str, mark: bytes, *, chunks: Iterable[bytes]) -> bytes:
-    method, kind = request.method.encode("utf-8", "surrogatepass"), media.encode("utf-8", "surrogatepass")
+def _digest(request: HttpRequest, text: str, mark: bytes, *, chunks: Iterable[bytes]) -> bytes:
+    method, kind = request.method.encode("utf-8", "surrogatepass"), text.encode("utf-8", "surrogatepass")
     path, query = request.raw_path, request.query
     digest = sha256(
         b"notwice http 1;%d:%b%d:%b%d:%b%d:%b%b;"
@@ -164,9 +188,9 @@ def _json_form(body: bytes | Iterable[bytes]) -> tuple[bytes, Iterable[bytes]]:
     return (b"json-bytes", chunks) if form is None else (b"json", (form,))
 
 
-def _multipart_form(body: bytes | Iterable[bytes], content_type: str) -> tuple[bytes, Iterable[bytes]]:
+def _multipart_form(body: bytes | Iterable[bytes], boundary: bytes) -> tuple[bytes, Iterable[bytes]]:
     whole, chunks = _within(body, MULTIPART_BYTES_MAX)
-    form = None if whole is None else _framed_parts(whole, content_type)
+    form = None if whole is None else _framed_parts(whole, boundary)
     return (b"multipart-bytes", chunks) if form is None else (b"multipart", form)
 
 
@@ -190,42 +214,115 @@ def _within(body: bytes | Iterable[bytes], bytes_max: int) -> tuple[bytes | None
     return whole, (whole,)
 
 
+# --- content types (RFC 9110, sections 5.6 and 8.3.1) -----------------------------------------------------------------
+
+_WORD = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
+_MEDIA_TYPE = re.compile(rf"(?:{_WORD}/{_WORD})?")
+_PARAMETER = re.compile(rf"[ \t]*;[ \t]*(?:({_WORD})=(?:({_WORD})|\"([ !#-:<-\[\]-~]*)\"))?[ \t]*")
+_BOUNDARY = re.compile(r"[0-9A-Za-z'()+_,\-./:=? ]{0,69}[0-9A-Za-z'()+_,\-./:=?]")  # RFC 2046, section 5.1.1
+_UTF_8 = frozenset({"utf-8", "utf8"})
+
+
+class _Kind(NamedTuple):
+    """What counts of a Content-Type that all readers read alike, and the boundary, which doesn't."""
+
+    text: str
+    is_json: bool
+    boundary: bytes
+
+
+@lru_cache(maxsize=128)  # most requests have one of a few
+def _kind(content_type: str) -> _Kind | None:
+    """Read a Content-Type; ``None`` if it is not exactly well-formed, or if two readers could read it differently.
+
+    Some take the first of two parameters of one name and some the last; some look for ``boundary=`` inside of quotes,
+    stop at the first odd character of a value, or put ``boundary*0`` and ``boundary*1`` together (RFC 2231).
+    """
+    media = media_type(content_type)
+    parameters = _parameters(content_type)
+    if parameters is None or not _MEDIA_TYPE.fullmatch(media):
+        return None
+    charset = parameters.get("charset", "utf-8").lower()
+    if charset in _UTF_8:
+        parameters.pop("charset", None)
+    if media.startswith("multipart/"):
+        boundary = parameters.pop("boundary", "")
+        said = "".join([f";{name}={value}" for name, value in parameters.items()])
+        return _Kind(media + said, is_json=False, boundary=boundary.encode()) if _BOUNDARY.fullmatch(boundary) else None
+    if charset not in _UTF_8:
+        return _Kind(f"{media};charset={charset}", is_json=False, boundary=b"")
+    return _Kind(media, is_json=media == "application/json" or media.endswith("+json"), boundary=b"")
+
+
+def _parameters(content_type: str) -> dict[str, str] | None:
+    """Give the parameters of a Content-Type by their names in lower case; ``None`` if they can be read in two ways."""
+    text = content_type.rstrip(" \t")
+    at, found = len(text.partition(";")[0]), dict[str, str]()
+    while at < len(text):
+        parameter = _PARAMETER.match(text, at)
+        if parameter is None:
+            return None
+        at = parameter.end()
+        name = (parameter[1] or "").lower()
+        if name in found or "*" in name:
+            return None
+        if name:
+            found[name] = parameter[2] or parameter[3] or ""
+    return found
+
+
+def _begun(body: bytes | Iterable[bytes], boundary: bytes) -> tuple[bool, bytes | Iterable[bytes]]:
+    """Say whether a body begins with its boundary, and give it again. So no other boundary can be its own."""
+    line = b"--%b\r\n" % boundary
+    if isinstance(body, bytes):
+        return body.startswith(line), body
+    rest, start = iter(body), b""
+    for chunk in rest:
+        start += chunk
+        if len(start) >= len(line):
+            break
+    return start.startswith(line), chain((start,), rest)
+
+
 # --- multipart (RFC 2046, section 5.1.1; RFC 7578) -------------------------------------------------------------------
 
-_BOUNDARY = re.compile(r';[ \t]*boundary=(?:"([^"\\]{1,70})"|([^ \t;"]{1,70}))[ \t]*(?:;|\Z)', re.IGNORECASE)
+_FIELD_NAME = re.compile(_WORD.encode())
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 
-def _framed_parts(body: bytes, content_type: str) -> list[bytes] | None:
+def _framed_parts(body: bytes, boundary: bytes) -> list[bytes] | None:
     """Give the parts of a multipart body as framed bytes; ``None`` if it is not exactly well-formed.
 
     Strict on purpose: where two parsers could see other parts in it, its bytes are what counts.
     """
-    found = _BOUNDARY.search(content_type)
-    delimiter = b"--" + (found[1] or found[2]).encode("utf-8", "surrogatepass") if found else b""
-    if not delimiter or not body.startswith(delimiter) or body.count(delimiter) > PARTS_MAX + 1:
+    delimiter = b"--" + boundary
+    if not body.startswith(delimiter) or body.count(delimiter) > PARTS_MAX + 1:
         return None
     *parts, end = body[len(delimiter) :].split(b"\r\n" + delimiter)
-    if end not in {b"--", b"--\r\n"}:
+    if end not in {b"--", b"--\r\n"} or body.count(delimiter) != len(parts) + 1:
         return None
     framed = [frame for part in parts for frame in _framed_part(part)]
     return framed if len(framed) == 2 * len(parts) else None
 
 
 def _framed_part(part: bytes) -> Iterator[bytes]:
-    """Give a part's header fields and its bytes, each framed; nothing if it is malformed."""
+    """Give a part's header fields and its bytes, each framed; nothing if it is malformed, or says a thing twice."""
     head, blank, content = part.partition(b"\r\n\r\n")
     if head.count(b"\r\n") > PART_FIELDS_MAX:
         return
     fields = [_header_field(line) for line in head.split(b"\r\n")[1:]]
-    if not blank or head[:2] not in {b"", b"\r\n"} or None in fields:
+    named = dict(field for field in fields if field)
+    if not blank or head[:2] not in {b"", b"\r\n"} or len(named) != len(fields):
         return
-    kept = sorted(field for field in fields if field and not field.startswith(b"content-length:"))
+    if named.pop(b"content-length", b"%d" % len(content)) != b"%d" % len(content):
+        return
+    kept = sorted([b"%b:%b" % field for field in named.items()])
     yield b"%d;%b" % (len(kept), b"".join([b"%d:%b" % (len(field), field) for field in kept]))
     yield b"%d:%b" % (len(content), content)
 
 
-def _header_field(line: bytes) -> bytes | None:
+def _header_field(line: bytes) -> tuple[bytes, bytes] | None:
     name, colon, value = line.partition(b":")
-    if not colon or not name or name != name.strip():
+    if not colon or not _FIELD_NAME.fullmatch(name) or _CONTROL.search(value):
         return None
-    return b"%b:%b" % (name.lower(), value.strip(b" \t"))
+    return name.lower(), value.strip(b" \t")

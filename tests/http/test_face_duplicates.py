@@ -69,6 +69,17 @@ def test_equal_forms_are_the_same_request(serve: Serve) -> None:
         assert face.request(headers=headers, body=body).replayed == replayed
 
 
+def test_a_form_of_two_boundaries_is_another_request_under_another_one(serve: Serve) -> None:
+    """P3: Some applications read the parts of the first boundary of a Content-Type, and some those of the last."""
+    body = b"".join(b"--%b\r\n\r\n%b\r\n--%b--\r\n" % (each, each, each) for each in (b"A", b"B1", b"B2"))
+    face = serve(says(201))
+    for boundary in ("B1", "B2"):
+        headers = [KEY, ("content-type", f"multipart/form-data; boundary=A; boundary={boundary}")]
+        answer = face.request(headers=headers, body=body)
+    problem(answer, 422, "key_reused")
+    assert face.handler.count == 1
+
+
 def test_a_function_may_choose_what_is_compared(serve: Serve) -> None:
     """``fingerprint`` gives the bytes to compare, from the request and its body; anything but bytes is a fault."""
     face = serve(says(201), fingerprint=lambda request, body: request.path.encode() + body[:3])

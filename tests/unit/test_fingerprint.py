@@ -71,9 +71,12 @@ def test_each_part_of_a_request_counts(change: dict[str, Any]) -> None:
     assert digest(**PLAIN) != digest(**(PLAIN | change))
 
 
-@pytest.mark.parametrize("content_type", ["text/plain", "TEXT/Plain", "text/plain; charset=utf-8", " text/plain ;x=y"])
+@pytest.mark.parametrize(
+    "content_type",
+    ["text/plain", "TEXT/Plain", "text/plain; charset=utf-8", 'text/plain;Charset="UTF8";', " text/plain ;x=y"],
+)
 def test_the_media_type_counts_without_its_parameters(content_type: str) -> None:
-    """C20: a media type's case and parameters are not looked at."""
+    """C20: a media type's case, and parameters that don't say how to read the body, are not looked at."""
     assert media_type(content_type) == "text/plain"
     assert digest(b"b", content_type) == digest(b"b", "text/plain")
 
@@ -178,13 +181,15 @@ def form_digest(boundary: str, parts: list[tuple[bytes, bytes]], **changes: Any)
 def test_the_same_form_with_two_boundaries_is_one_request() -> None:
     """C20: an identical upload under a new boundary is a retry."""
     assert form_digest("aaa", FIELDS) == form_digest("zzzzzz", FIELDS)
-    assert digest(form("a b", FIELDS), 'multipart/form-data; charset=x; boundary="a b"') == form_digest("aaa", FIELDS)
+    assert digest(form("a b", FIELDS), 'multipart/form-data; charset=utf-8; boundary="a b"') == form_digest(
+        "aaa", FIELDS
+    )
     assert digest(form("q", FIELDS, end=b""), "Multipart/Form-Data;BOUNDARY=q") == form_digest("aaa", FIELDS)
 
 
 def test_a_part_s_header_fields_count_by_name_and_value() -> None:
-    """C20: case and order of a part's header fields, and its length, are not looked at."""
-    lines = b'content-type:  image/png \r\nContent-Length: 3\r\nCONTENT-DISPOSITION: form-data; name="file"; '
+    """C20: case and order of a part's header fields, and its length if that is true, are not looked at."""
+    lines = b'content-type:  image/png \r\nContent-Length: 8\r\nCONTENT-DISPOSITION: form-data; name="file"; '
     lines += b'filename="a.bin"'
     assert form_digest("q", [FIELDS[0], (lines, FIELDS[1][1])]) == form_digest("q", FIELDS)
 
@@ -228,38 +233,145 @@ WELL_FORMED = form("q", FIELDS)
 TYPE = "multipart/form-data; boundary=q"
 
 
+def by_type(body: Any, kind: str) -> bytes:
+    """The digest of a body by its bytes and all of its Content-Type."""
+    head = b"notwice http 1;4:POST8:/refunds0:%d:%btyped-bytes;" % (len(kind.encode()), kind.encode())
+    return hashlib.sha256(head + body).digest()
+
+
 @pytest.mark.parametrize(
     ("body", "kind"),
     [
         (WELL_FORMED, "multipart/form-data"),
         (WELL_FORMED, "multipart/form-data; boundary="),
         (WELL_FORMED, "multipart/form-data; boundary=other"),
+        (WELL_FORMED, "multipart/form-data; boundary=q; boundary=q"),
+        (WELL_FORMED, "multipart/form-data; boundary=q; boundary=r"),
+        (WELL_FORMED, "multipart/form-data; boundary=r; Boundary=q"),
+        (WELL_FORMED, 'multipart/form-data; boundary="q"; boundary=r'),
+        (WELL_FORMED, 'multipart/form-data; x="; boundary=r"; boundary=q'),
+        (WELL_FORMED, 'multipart/form-data; boundary="\\q"'),
+        (WELL_FORMED, 'multipart/form-data; boundary="q'),
+        (WELL_FORMED, "multipart/form-data; boundary=q; boundary*=utf-8''r"),
+        (WELL_FORMED, "multipart/form-data; boundary*0=q"),
+        (WELL_FORMED, "multipart/form-data; boundary=q; charset"),
+        (WELL_FORMED, "multipart/form-data; boundary=q, multipart/form-data; boundary=r"),
+        (WELL_FORMED, "multipart/form-data, text/plain; boundary=q"),
+        (WELL_FORMED, "multipart/form-data\ntext/plain; boundary=q"),
+        (WELL_FORMED, "multipart/; boundary=q"),
+        (form("q/r", FIELDS), "multipart/form-data; boundary=q/r"),
+        (form("q=r", FIELDS), "multipart/form-data; boundary=q=r"),
+        (form("q!r", FIELDS), "multipart/form-data; boundary=q!r"),
+        (form("q ", FIELDS), 'multipart/form-data; boundary="q "'),
         (WELL_FORMED, f"multipart/form-data; boundary={'q' * 71}"),
+        (form("q" * 71, FIELDS), f"multipart/form-data; boundary={'q' * 71}"),
         (b"preamble\r\n" + WELL_FORMED, TYPE),
-        (WELL_FORMED + b"epilogue", TYPE),
-        (WELL_FORMED[:-4], TYPE),
         (WELL_FORMED.replace(b"\r\n", b"\n"), TYPE),
-        (WELL_FORMED.replace(b"\r\n\r\n", b"\r\n", 1), TYPE),
-        (WELL_FORMED.replace(b"Content-Type: image", b" folded: image"), TYPE),
-        (WELL_FORMED.replace(b"Content-Type: image", b"no colon "), TYPE),
-        (WELL_FORMED.replace(b"Content-Type: image", b"Content-Type : image"), TYPE),
         (WELL_FORMED.replace(b"--q\r\n", b"--q \r\n", 1), TYPE),
         (WELL_FORMED.replace(b"--q\r\n", b"--qq\r\n"), TYPE),
-        (form("q", FIELDS[:1] * (fingerprint.PARTS_MAX + 1)), TYPE),
-        (form("q", [(b"\r\n".join([b"a: 1"] * (fingerprint.PART_FIELDS_MAX + 1)), b"")]), TYPE),
         (b"--q", TYPE),
+        (b"--q--\r\nepilogue", TYPE),
         (b"", TYPE),
     ],
 )
-def test_a_malformed_form_counts_by_its_bytes(body: bytes, kind: str) -> None:
+def test_a_form_of_an_uncertain_boundary_counts_by_its_bytes_and_all_of_its_type(body: bytes, kind: str) -> None:
+    """C20, P3: where two readers could look for two boundaries, bytes and Content-Type decide; nothing is raised."""
+    assert digest(body, kind) == by_type(body, kind)
+    assert digest(chunked(body, 3), kind) == by_type(body, kind)
+    assert fingerprint_http(request(body, f" {kind}\t"), HTTP_BYTES).digest == by_type(body, kind)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        WELL_FORMED + b"epilogue",
+        WELL_FORMED[:-4],
+        WELL_FORMED.replace(b"\r\n\r\n", b"\r\n", 1),
+        WELL_FORMED.replace(b"Content-Type: image", b" folded: image"),
+        WELL_FORMED.replace(b"Content-Type: image", b"no colon "),
+        WELL_FORMED.replace(b"Content-Type: image", b"Content-Type : image"),
+        WELL_FORMED.replace(b"Content-Type: image", b"Content,Type: image"),
+        WELL_FORMED.replace(b"Content-Type: image", b": image"),
+        WELL_FORMED.replace(b"image/png", b"image/png\nX: y"),
+        WELL_FORMED.replace(b"image/png", b"image/png\rX: y"),
+        WELL_FORMED.replace(b"image/png", b"image/\0png"),
+        WELL_FORMED.replace(b"image/png", b"image/png\r\nContent-Length: 9"),
+        WELL_FORMED.replace(b"image/png", b"image/png\r\nContent-Length: 8\r\nContent-Length: 8"),
+        WELL_FORMED.replace(b"image/png", b"image/png\r\ncontent-type: image/gif"),
+        WELL_FORMED.replace(b"\xff--b\n", b"\xff\n--q\r\n"),
+        form("q", FIELDS[:1] * (fingerprint.PARTS_MAX + 1)),
+        form("q", [(b"\r\n".join([b"a%d: 1" % each for each in range(fingerprint.PART_FIELDS_MAX + 1)]), b"")]),
+    ],
+)
+def test_a_malformed_form_counts_by_its_bytes(body: bytes) -> None:
     """C20: where two parsers could see two forms, the bytes decide; nothing is raised."""
-    assert fingerprint._multipart_form(body, kind) == (b"multipart-bytes", (body,))
-    assert digest(body, kind) != digest(WELL_FORMED, TYPE)
+    assert body != WELL_FORMED
+    assert fingerprint._multipart_form(body, b"q") == (b"multipart-bytes", (body,))
+    plain = hashlib.sha256(b"notwice http 1;4:POST8:/refunds0:19:multipart/form-datamultipart-bytes;" + body)
+    assert digest(body, TYPE) == plain.digest()
+
+
+@pytest.mark.parametrize("recipe", [HTTP, HTTP_BYTES])
+@pytest.mark.parametrize("between", ["; boundary=", "; boundary=A; boundary=", '; x="; boundary=A"; boundary='])
+@pytest.mark.parametrize("start", [b"", b"preamble\r\n", b"--A\r\n\r\n\r\n"])
+def test_a_body_is_another_request_under_another_boundary(recipe: str, between: str, start: bytes) -> None:
+    """P3: a body with parts of two boundaries is two requests, however a reader finds the boundary in its type."""
+    body = start + form("B1", FIELDS[:1]) + form("B2", FIELDS[1:])
+    one, other = (f"multipart/form-data{between}{boundary}" for boundary in ("B1", "B2"))
+    assert fingerprint_http(request(body, one), recipe) != fingerprint_http(request(body, other), recipe)
+
+
+@pytest.mark.parametrize("recipe", [HTTP, HTTP_BYTES])
+@pytest.mark.parametrize("body", [b"--a--\r\n", b"--a--", b"--a--\r\nx", b"--a--\r\n\r\nx\r\n--a----"])
+def test_a_boundary_that_ends_like_an_end_is_another_boundary(recipe: str, body: bytes) -> None:
+    """P3: the end of an empty form is no beginning of a form whose boundary has two hyphens more."""
+    one, other = (request(body, f"multipart/form-data; boundary={boundary}") for boundary in ("a", "a--"))
+    assert fingerprint_http(one, recipe) != fingerprint_http(other, recipe)
+
+
+def test_part_fields_of_one_name_keep_their_order() -> None:
+    """P3: some readers take the first of two Content-Disposition lines, and some the last."""
+    first, last = (b'Content-Disposition: form-data; name="%b"' % name for name in (b"amount", b"fee"))
+    assert form_digest("q", [(first + b"\r\n" + last, b"1")]) != form_digest("q", [(last + b"\r\n" + first, b"1")])
+
+
+def test_the_other_parameters_of_a_multipart_type_count() -> None:
+    """P3: they say which part is the root, or how the parts are to be read; in a retry only the boundary is new."""
+    kinds = ["related", 'related; start="<a>"', 'related; start="<b>"', "related; charset=latin-1", "mixed"]
+    one, other = (
+        [digest(form(boundary, FIELDS), f"multipart/{kind}; boundary={boundary}") for kind in kinds]
+        for boundary in ("q", "r")
+    )
+    assert one == other
+    assert len(set(one)) == len(kinds)
+
+
+def test_a_charset_that_is_not_utf_8_counts_and_json_goes_by_its_bytes_then() -> None:
+    """P3: what is one text in UTF-8 may be two in another charset, and the same bytes two texts."""
+    one, other = '"é"'.encode(), b'"\\u00e9"'
+    assert digest(one, "application/json; charset=utf-8") == digest(other, "application/json")
+    for kind in [JSON, "text/plain", "application/x-www-form-urlencoded"]:
+        found = {
+            digest(one, f"{kind}{charset}")
+            for charset in ["", "; charset=latin-1", "; charset=utf-16", "; charset", "; charset=utf-8; charset=x"]
+        }
+        assert len(found) == 5
+        assert digest(one, f"{kind}; charset=latin-1") != digest(other, f"{kind}; charset=latin-1")
+        assert digest(one, f"{kind}; Charset=LATIN-1") == digest(one, f'{kind};charset="latin-1"; x=y')
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["application/json, text/plain", "application/json\ntext/plain", "json", "a/b/c", "application/json; a=1; A=2"],
+)
+def test_a_type_that_can_be_read_in_two_ways_counts_as_a_whole(kind: str) -> None:
+    """P3: such as two Content-Type lines; the body then counts by its bytes."""
+    assert digest(b'{"a": 1}', kind) == by_type(b'{"a": 1}', kind)
 
 
 def test_a_form_may_have_a_thousand_parts() -> None:
     """The limits on parts and on their header fields are the last numbers that work."""
-    most = b"\r\n".join([b"a: 1"] * fingerprint.PART_FIELDS_MAX)
+    most = b"\r\n".join([b"a%d: 1" % each for each in range(fingerprint.PART_FIELDS_MAX)])
     parts = [(most, b""), *(FIELDS[:1] * (fingerprint.PARTS_MAX - 1))]
     assert form_digest("q", parts) == form_digest("other", parts)
 

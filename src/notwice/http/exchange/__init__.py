@@ -226,7 +226,7 @@ class Exchange:
         """What the request is compared by. Raises `TypeError` if the policy's function gives no bytes."""
         choose = self._policy.fingerprint
         if choose is None or choose is body_alone:
-            content_type = request.headers.get("content-type", "")
+            content_type = "\n".join(request.headers.lines("content-type"))  # so that two lines are never read as one
             raw_path, query = request.raw_path.encode("latin-1"), request.query.encode("latin-1")
             whole = HttpRequest(request.method, raw_path, query, content_type, body)
             return RequestPrint(whole, fingerprint_http(whole, BODY_SHA256 if choose else self._recipe))
