@@ -45,6 +45,7 @@ from notwice.policy import NOT_APPLIED, UNKNOWN, Applied, Policy, Verdict
 from notwice.recovery import Handlers, Work
 from notwice.results import result_of
 from notwice.runtime import Runtime
+from notwice.stores.port import check_atomic
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -188,6 +189,8 @@ class GuardBase:
         policy: Policy,
         namespace: str | None,
     ) -> Ask:
+        if policy.atomic:
+            check_atomic(self._runtime.asynchronous or self._runtime.store)
         scope_text, key_text = identity.join_scope(scope), identity.check_key(key)
         identifier = identity.operation_id(scope_text, key_text)
         by_recipe = None

@@ -288,8 +288,10 @@ class OperationBase:
 
     def _putting_back(self, why: str | BaseException) -> Move:
         """The move after a reconcile that could not tell: the record says all, the event no more than the kind."""
-        raised = isinstance(why, BaseException)
-        error, kind = (f"reconcile raised {told_of(why)}", type(why).__name__) if raised else (why, why)
+        if isinstance(why, BaseException):
+            error, kind = f"reconcile raised {told_of(why)}", type(why).__name__
+        else:
+            error = kind = why
         return Move("reconcile_unknown", partial(core.put_back, error=error), ends=True, forgiving=True, detail=kind)
 
     def _checkpointing(self, point: str, data: object) -> Move:

@@ -36,7 +36,7 @@ from notwice.errors import OperationEnded
 from notwice.model import Op, Reply, Result, ResultKind, State, Unreadable
 from notwice.observe import Event
 from notwice.policy import NOT_APPLIED, Applied
-from notwice.stores.memory import MemoryStore
+from notwice.stores.memory import AsyncMemoryStore, MemoryStore
 from notwice.stores.port import PartlyDone
 from notwice.testing import FaultyStore
 from notwice.waiting import Alarm, Gate, SystemClock
@@ -431,7 +431,7 @@ async def test_a_begin_that_is_cancelled_while_it_starts_after_reconcile_leaves_
     """P13: the task is cancelled between "not applied" and its operation: the record goes back, unresolved."""
     reached, real = asyncio.Event(), MemoryStore()
 
-    class Slow:
+    class Slow(AsyncMemoryStore):
         slow = False
 
         async def apply(self, ops: Sequence[Op]) -> Sequence[Reply]:
@@ -441,17 +441,13 @@ async def test_a_begin_that_is_cancelled_while_it_starts_after_reconcile_leaves_
                 await asyncio.sleep(3600)
             return real.apply(ops)
 
-        @property
-        def blocking(self) -> MemoryStore:
-            return real
-
-    store = Slow()
+    store = Slow(real)
 
     def asked(_: object) -> object:
         store.slow = True
         return NOT_APPLIED
 
-    guard = AsyncGuard(store, policy=Policy(recovery=reconcile(asked), settle=0))  # type: ignore[arg-type]  # all that it needs of a store
+    guard = AsyncGuard(store, policy=Policy(recovery=reconcile(asked), settle=0))
     begun = await guard.begin(SCOPE, KEY)
     await begun.suspend("crash")  # type: ignore[union-attr]  # nothing was stored
     task = asyncio.create_task(guard.begin(SCOPE, KEY))

@@ -47,10 +47,11 @@ class Timetable:
         assert self.waiting.acquire(timeout=30)
 
 
-class Bin:
+class Bin(MemoryStore):
     """A store with so many expired records; notes how many were asked to go at a time."""
 
     def __init__(self, expired: int = 0) -> None:
+        super().__init__()
         self.expired = expired
         self.limits: list[int] = []
         self.down = False
@@ -62,9 +63,6 @@ class Bin:
         gone = min(limit, self.expired)
         self.expired -= gone
         return gone
-
-    def close(self) -> None:
-        pass
 
 
 def opened(store: Any) -> tuple[Any, Timetable, Notebook]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from notwice import CountingObserver, Event, Guard, Operation, Policy, RecordView
 from notwice.stores.memory import MemoryStore
+from notwice.stores.port import Joined
 from notwice.testing import FaultPlan, FaultyStore, VirtualClock
 
 SCOPE, KEY = "refund:ord_1", "k1"
@@ -23,13 +24,21 @@ class Notebook(CountingObserver):
         self.events.append(event)
 
 
+class InADatabase(FaultyStore):
+    """A store that atomic operations can be begun in; none is completed there."""
+
+    def join(self, transaction: object) -> Joined:
+        message = f"{transaction!r} is no transaction of this store"
+        raise ValueError(message)
+
+
 class World:
     """One guard, its store and its clock. `effects` is what handlers did."""
 
     def __init__(self, **policy: Any) -> None:
         self.clock = VirtualClock()
         self.memory = MemoryStore(self.clock)
-        self.store = FaultyStore(self.memory, FaultPlan(clock=self.clock))
+        self.store = InADatabase(self.memory, FaultPlan(clock=self.clock))
         self.notebook = Notebook()
         self.effects: list[object] = []
         self.kept: list[Operation] = []  # an operation that nobody holds renews no lease

@@ -36,7 +36,7 @@ from notwice.http.exchange import (
 from notwice.http.spool import Spool
 from notwice.model import Replay
 from notwice.operation import AsyncOperation
-from notwice.stores.port import AsyncJoins
+from notwice.stores.port import can_join
 
 __all__ = ["IdempotencyMiddleware"]
 
@@ -66,7 +66,7 @@ class IdempotencyMiddleware:
         if not isinstance(guard, AsyncGuard):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise TypeError(f"guard must be an AsyncGuard under ASGI, not {guard!r}; notwice.http.wsgi takes a Guard")
         policy = http_policy_of(http_policy, fields)
-        check_atomic(isinstance(guard._store, AsyncJoins), guard._policy, policy)
+        check_atomic(can_join(guard._store), guard._policy, policy)
         self.app = app
         self._guard = guard
         self._policy = policy

@@ -34,7 +34,7 @@ from notwice.http.spool import CHUNK_BYTES, Spool
 from notwice.http.wsgi_run import Environment, Run, give
 from notwice.model import Replay
 from notwice.operation import Operation
-from notwice.stores.port import Joins
+from notwice.stores.port import can_join
 
 __all__ = ["IdempotencyMiddleware"]
 
@@ -73,7 +73,7 @@ class IdempotencyMiddleware:
         for name in ("principal", "authorize_replay"):
             if inspect.iscoroutinefunction(getattr(policy, name)):
                 raise TypeError(f"{name} is a coroutine function, and WSGI can not wait for it; give a plain function")
-        check_atomic(isinstance(guard._store, Joins), guard._policy, policy)
+        check_atomic(can_join(guard._store), guard._policy, policy)
         self.app = app
         self._guard = guard
         self._policy = policy

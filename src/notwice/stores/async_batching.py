@@ -70,6 +70,11 @@ class SharedTrips:
         """The same records, for callers outside a loop."""
         return self._store.blocking
 
+    @property
+    def behind(self) -> AsyncStore:
+        """The store that this one stands before."""
+        return self._store
+
     async def apply(self, ops: Sequence[Op]) -> Sequence[Reply]:
         """Carry out a batch that names no id twice, in company or alone."""
         if len(ops) != 1:

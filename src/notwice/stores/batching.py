@@ -150,6 +150,11 @@ class Batching:
             if call is None or call.called:  # in this order: who is called once it has given up is not relied on
                 self._hand_on()
 
+    @property
+    def behind(self) -> Store:
+        """The store that this one stands before."""
+        return self._store
+
     def scan(self, query: Query) -> Page:
         """Give one page of the store."""
         return self._store.scan(query)
@@ -400,6 +405,11 @@ class AsyncBatching:
     @property
     def blocking(self) -> Store:
         """The same store, for callers outside a loop."""
+        return self._batching
+
+    @property
+    def behind(self) -> Store:
+        """The store that this one stands before."""
         return self._batching
 
     async def apply(self, ops: Sequence[Op]) -> Sequence[Reply]:

@@ -213,6 +213,25 @@ class AsyncJoins(Protocol):
         ...
 
 
+def can_join(store: object) -> bool:
+    """Whether records can be written in a caller's own transaction: by the store, and by those that it stands before.
+
+    A store that stands before another one gives that as ``behind``.
+    """
+    behind: object = getattr(store, "behind", None)
+    return hasattr(store, "join") and (behind is None or can_join(behind))
+
+
+def check_atomic(store: object) -> None:
+    """Raise `TypeError` for a store that an atomic operation could never be completed in."""
+    if not can_join(store):
+        message = (
+            f"Policy(atomic=True) completes an operation together with rows of yours, and {_NOTHING_TO_JOIN}. Use "
+            "SQLite, PostgreSQL, MariaDB or MySQL, or leave atomic out"
+        )
+        raise TypeError(message)
+
+
 _METHODS: Final = ("apply", "scan", "purge", "close")
 
 

@@ -44,6 +44,11 @@ class SealedStore:
         self._store = store
         self._sealing = sealing
 
+    @property
+    def behind(self) -> Store:
+        """The store that this one stands before."""
+        return self._store
+
     def apply(self, ops: Sequence[Op]) -> Sequence[Reply]:
         """Carry out a batch that names no id twice."""
         try:
@@ -87,6 +92,11 @@ class AsyncSealedStore:
     def blocking(self) -> Store:
         """The same records, for callers outside a loop."""
         return SealedStore(self._store.blocking, self._sealing)
+
+    @property
+    def behind(self) -> AsyncStore:
+        """The store that this one stands before."""
+        return self._store
 
     async def apply(self, ops: Sequence[Op]) -> Sequence[Reply]:
         """Carry out a batch that names no id twice."""

@@ -223,10 +223,10 @@ async def test_an_event_loop(path: Path) -> None:
 
 
 def test_stores_that_nothing_can_join(tmp_path: Path) -> None:
-    """A store in no database of the caller's says so."""
+    """A store in no database of the caller's says so, before it claims anything."""
     with Guard.open("memory://") as guard, closing(sqlite3.connect(tmp_path / "a.db")) as connection:
-        operation = begun(guard, "k", policy=Policy(atomic=True))
         with pytest.raises(TypeError, match="no database"):
-            operation.complete("done", transaction=connection)
+            guard.begin("s", "k", policy=Policy(atomic=True))
+        assert guard.lookup("s", "k") is None
         with pytest.raises(TypeError, match="no database"):
             guard.begin("s", "l", transaction=connection)

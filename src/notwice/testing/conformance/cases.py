@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 
 import pytest
 
@@ -122,7 +123,8 @@ class AsyncGuardCases(GuardCases):
         """P13: a begin that is cancelled, before or after its claim was carried out, leaves no owner behind."""
         process = processes.start()
         process.plan.add(pause := Pause(applied=applied))
-        process.guard.drive(_cancelled(process.guard.inner.begin(("refund", "ord_1"), "k", request=1), pause.reached))
+        begin = partial(process.guard.inner.begin, ("refund", "ord_1"), "k", request=1)
+        process.guard.drive(_cancelled(begin, pause.reached))
         process.clock.advance(LEASE)
         assert processes.start().owned(request=2).attempt == 1
 
@@ -136,7 +138,8 @@ class AsyncGuardCases(GuardCases):
             entered.set()
             await asyncio.Event().wait()
 
-        process.guard.drive(_cancelled(process.guard.inner.run(handle, scope=("refund", "ord_1"), key="k"), entered))
+        run = partial(process.guard.inner.run, handle, scope=("refund", "ord_1"), key="k")
+        process.guard.drive(_cancelled(run, entered))
         assert isinstance(processes.start().begin(), Unresolved)
 
     def test_cancelled_complete(self, processes: Processes) -> None:
@@ -144,14 +147,14 @@ class AsyncGuardCases(GuardCases):
         process = processes.start()
         operation = process.owned()
         process.plan.add(pause := Pause())
-        process.guard.drive(_cancelled(operation.inner.complete("answer"), pause.reached))
+        process.guard.drive(_cancelled(partial(operation.inner.complete, "answer"), pause.reached))
         process.clock.advance(LEASE)
         assert processes.start().answer() == "answer"
 
 
-async def _cancelled(call: Coroutine[object, object, object], reached: threading.Event) -> None:
+async def _cancelled(call: Callable[[], Coroutine[object, object, object]], reached: threading.Event) -> None:
     """Start a call, and cancel it once it has got where it waits."""
-    task = asyncio.ensure_future(call)
+    task = asyncio.ensure_future(call())
     assert await asyncio.to_thread(reached.wait, 10)
     task.cancel()
     await asyncio.wait([task])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
 from notwice import AsyncGuard, Guard, Policy, Replay
@@ -137,11 +138,8 @@ class Driven:
 
     def _called(self, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **options: Any) -> Any:  # noqa: ANN401 - as of what is driven
-            found = method(*(_coroutine(each) if inspect.isfunction(each) else each for each in args), **options)
-            if inspect.isasyncgen(found):
-                return self._driver.run(_collected(found))
-            if inspect.isawaitable(found):
-                found = self._driver.run(_awaited(found))
+            handed = (_coroutine(each) if inspect.isfunction(each) else each for each in args)
+            found = self._driver.run(_finished(partial(method, *handed, **options)))
             return Driven(found, self._driver) if owns(found) or isinstance(found, AsyncGuard) else found
 
         return call
@@ -156,12 +154,12 @@ def _coroutine(handler: Callable[[], Any]) -> Callable[[], Coroutine[Any, Any, A
     return handle
 
 
-async def _collected(items: Any) -> list[Any]:  # noqa: ANN401 - an asynchronous iterator of anything
-    return [item async for item in items]
-
-
-async def _awaited(found: Any) -> Any:  # noqa: ANN401 - anything that can be awaited
-    return await found
+async def _finished(call: Callable[[], Any]) -> Any:  # noqa: ANN401 - as of the call
+    """Make a call in the loop, and give what comes of it."""
+    found = call()
+    if inspect.isasyncgen(found):
+        return [item async for item in found]
+    return await found if inspect.isawaitable(found) else found
 
 
 def owns(outcome: object) -> bool:
