@@ -43,6 +43,8 @@ SIZE_MAX = 64 * 1024 * 1024
 INTEGER_BITS_MAX = 13_000  # 3,914 digits; the interpreter refuses to write more than 4,300
 _CONTAINER_SIZE = 64  # what a container counts at least, so that a million empty ones are the most
 _WRITTEN_OUT = 10**WRITTEN_OUT_DIGITS_MAX
+_PLACE_PARTS_MAX = 8
+_NAME_MAX = 40
 _MASK = "*" * 10  # how pydantic shows a secret
 _PLAIN_ITEMS_MAX = 100_000  # these two keep whatever is written at once within SIZE_MAX as _Form counts it
 _PLAIN_CHARACTERS_MAX = SIZE_MAX // 2
@@ -67,7 +69,14 @@ def canonical_value(value: object) -> bytes:
                 return text.encode()
     except ValueError:  # an unpaired surrogate, or more digits than the interpreter writes: the longer look tells
         pass
-    return _utf8(_written(_Form().reduce(value, 0)))
+    form = _Form()
+    try:
+        return _utf8(_written(form.reduce(value, 0)))
+    except EncodingError as error:
+        place = form.place()
+        if not place:
+            raise
+        raise EncodingError(f"in the request, at {place}: {error}") from error.__cause__
 
 
 def canonical_facts(facts: object) -> bytes:
@@ -166,13 +175,20 @@ def _number(literal: str) -> object:
 class _Form:
     """The form of a request. Each method reduces one kind of value to what JSON has.
 
-    ``room`` is how many characters may still be taken; it bounds a value that holds itself many times.
+    ``room`` is how many characters may still be taken; it bounds a value that holds itself many times. ``within`` is
+    where a part was that has no stable form, from the inside out.
     """
 
-    __slots__ = ("room",)
+    __slots__ = ("room", "within")
 
     def __init__(self) -> None:
         self.room = SIZE_MAX
+        self.within: list[str] = []
+
+    def place(self) -> str:
+        """Where the part is that has no stable form, as ``items[2].price``; empty for the whole, or for its size."""
+        shown = "".join(self.within[: -_PLACE_PARTS_MAX - 1 : -1]).removeprefix(".") if self.room >= 0 else ""
+        return f"{shown}..." if shown and len(self.within) > _PLACE_PARTS_MAX else shown
 
     def reduce(self, value: object, depth: int) -> object:
         method = _METHODS.get(type(value)) or self.method_for(value)
@@ -248,7 +264,14 @@ class _Form:
     def sequence(self, value: Sequence[object], depth: int) -> object:
         inner = _deeper(depth)
         self.take(len(value) + _CONTAINER_SIZE)
-        return [self.reduce(item, inner) for item in value]
+        items: list[object] = []
+        try:
+            for item in value:
+                items.append(self.reduce(item, inner))  # noqa: PERF401 - how many there are says which one was refused
+        except EncodingError:
+            self.within.append(f"[{len(items)}]")
+            raise
+        return items
 
     def unordered(self, value: AbstractSet[object], depth: int) -> object:
         inner = _deeper(depth)
@@ -258,7 +281,14 @@ class _Form:
     def mapping(self, value: Mapping[object, object], depth: int) -> object:
         inner = _deeper(depth)
         self.take(len(value) + _CONTAINER_SIZE)
-        pairs = [(self.reduce(name, inner), self.reduce(item, inner)) for name, item in value.items()]
+        pairs: list[tuple[object, object]] = []
+        name: object = None
+        try:
+            for name, item in value.items():
+                pairs.append((self.reduce(name, inner), self.reduce(item, inner)))
+        except EncodingError:
+            self.within.append(_part(name))
+            raise
         ordered = _sorted([(name, (name, item)) for name, item in pairs])
         return dict(pairs) if all(type(name) is str for name, _ in pairs) else _marked("m", *ordered)
 
@@ -270,7 +300,15 @@ class _Form:
         inner = _deeper(depth)
         named = fields_of(value) or {}
         self.take(len(named) + _CONTAINER_SIZE)
-        return {self.text(name, inner): self.field(value, name, inner) for name in named}
+        reduced: dict[str, object] = {}
+        name = ""
+        try:
+            for name in named:
+                reduced[self.text(name, inner)] = self.field(value, name, inner)
+        except EncodingError:
+            self.within.append(_part(name))
+            raise
+        return reduced
 
     def field(self, owner: object, name: str, depth: int) -> object:
         """Reduce one field; what only its model can make stable is taken as it stands in the model's JSON."""
@@ -279,6 +317,7 @@ class _Form:
         except EncodingError:
             if not is_model(type(owner)):
                 raise
+            self.within.clear()
         return self.reduce(_in_json(owner, name), depth)
 
 
@@ -312,6 +351,11 @@ def _sorted(named: list[tuple[object, object]]) -> list[object]:
     if len(by_form) < len(named):
         raise EncodingError("two names or members are one in their stable form, as 7 and '7' are; keep one of them")
     return [by_form[form] for form in sorted(by_form)]
+
+
+def _part(name: object) -> str:
+    """A name as a part of a place: only what looks like a field's, for others may be what somebody has sent."""
+    return f".{name}" if isinstance(name, str) and name.isidentifier() and len(name) <= _NAME_MAX else "[...]"
 
 
 def _deeper(depth: int) -> int:
