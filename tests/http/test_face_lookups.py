@@ -185,6 +185,30 @@ def test_a_bound_guard_keeps_its_accounts_to_itself(serve: Serve) -> None:
     assert [view.record.namespace for view in face.records()] == ["shop:a"]
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("shop", "alice"), ("", "shop:alice")),
+        (("shop", "alice:1"), ("shop:alice", "1")),
+        (("", "shop:alice"), ("", "shop\\:alice")),
+        (("shop", "alice"), ("shop", ":alice")),
+        (("shop:alice", "1"), ("", "shop:alice:1")),
+    ],
+)
+def test_no_account_is_another_one_of_another_namespace(
+    serve: Serve, one: tuple[str, str], other: tuple[str, str]
+) -> None:
+    """P11: An account whose name looks like a namespace and an account has keys of its own."""
+    face = serve(says(201, b'"one"'), says(201, b'"two"'), principal=lambda request: request.headers["x-user"])
+    found = []
+    for within, account in (one, other):
+        face.app._guard = face.guard.within(within) if within else face.guard
+        answer = face.request(headers=[KEY, ("x-user", account)])
+        found.append((answer.body, answer.replayed))
+    assert found == [(b'"one"', None), (b'"two"', None)]
+    assert len({view.record.namespace for view in face.records()}) == 2
+
+
 def test_a_handler_may_end_its_operation_itself(serve: Serve) -> None:
     """What a handler ended stays as it ended it; its value is told as JSON, to its own caller, too."""
     face = serve(says(201))

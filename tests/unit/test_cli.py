@@ -227,6 +227,21 @@ def test_a_colon_within_a_part_is_told_of_before_absent_means_never(store: Store
     assert "colon" not in run("show", "--scope", "order", "--key", "m5").err + run("show", "idem_0").err
 
 
+def test_a_colon_within_an_account_is_told_of_where_its_namespace_has_nothing(store: Store, run: Run) -> None:
+    """P11, C52: an account's own colons are escaped in its namespace; who types them as they are is told so."""
+    namespace = join_scope(("user:7",))
+    operation = store.suspended("k1", namespace=namespace)
+    for command in (("ls",), ("show", operation)):
+        absent = run(*command, "--namespace", "user:7")
+        assert absent.status == 1
+        assert (
+            "A colon within an account's name is written \\: in it: `notwice stats` lists the namespaces" in absent.err
+        )
+        assert run(*command, "--namespace", namespace).status == 0
+    assert namespace in run("stats").out
+    assert run("ls", "--namespace", "user").err == "no operations\n"
+
+
 def test_two_namespaces_with_one_operation_are_told_apart(store: Store, run: Run) -> None:
     """P11: ids of two namespaces may be equal; then a person must say which is meant."""
     operation = store.suspended("k1", namespace="a")

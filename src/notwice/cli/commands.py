@@ -50,7 +50,7 @@ def ls(guard: Guard, said: argparse.Namespace) -> int:
     if cursor is not None:
         print(f"There may be more: go on with --after {cursor}", file=sys.stderr)
     elif not found and not said.json:
-        print("no operations", file=sys.stderr)
+        print(f"no operations{_or_account_written_otherwise(said)}", file=sys.stderr)
     return FINE if found else REFUSED
 
 
@@ -179,11 +179,20 @@ def _find(guard: Guard, said: argparse.Namespace) -> RecordView:
 def _or_written_otherwise(said: argparse.Namespace) -> str:
     """What to think of before an absent operation is taken for one that never ran; nothing for a plain name."""
     if ":" not in (said.scope or "") + (said.key or ""):
-        return ""
+        return _or_account_written_otherwise(said)
     start = shlex.quote(str(said.scope).partition(":")[0])
     return (
         ", as it is named here. A colon within a part of a scope or a key is written \\: in it, so say it as the lists "
         f"do: `notwice ls --scope-prefix {start}` shows what is there"
+    )
+
+
+def _or_account_written_otherwise(said: argparse.Namespace) -> str:
+    if ":" not in (said.namespace or "").replace("\\:", ""):
+        return ""
+    return (
+        " in this namespace. A colon within an account's name is written \\: in it: "
+        "`notwice stats` lists the namespaces"
     )
 
 

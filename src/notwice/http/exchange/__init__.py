@@ -179,21 +179,29 @@ class Exchange:
     def account(self, principal: object, *, within: str) -> str | Answer:
         """The namespace of an account, inside of the guard's own. Raises `TypeError` if it is no text.
 
-        A blank one names nobody. One that is too long, or has characters that no name has, came with the request.
+        Its separators are escaped, also where it stands alone: else the account ``shop:alice`` of one guard were the
+        account ``alice`` of another, that is bound to ``shop``. A blank text names nobody, and one that is too long, or
+        has characters that no name has, nobody that keys could belong to: such callers are as good as not known.
         """
         if principal is None or (isinstance(principal, str) and not principal.strip()):
-            told = refusal(self._look, problem("principal_missing"))
-            challenge = self._policy.challenge
-            return told._replace(headers=(*told.headers, ("www-authenticate", challenge))) if challenge else told
+            return self._unknown()
         if not isinstance(principal, str):
             raise TypeError(
                 f"principal gave a value of type {type(principal).__qualname__}; it must give the account's name as"
                 " text, or None if the caller is not known"
             )
         try:
-            return check_namespace(join_scope((within, principal)) if within else principal)
-        except InvalidKey as error:
-            return error_answer(self._look, error)
+            return check_namespace(join_scope((within, principal) if within else (principal,)))
+        except InvalidKey:
+            return self._unknown(
+                "The name that you are known by can't be an account's: it is too long, or has a control character. "
+                "Authenticate as another one and send the request again."
+            )
+
+    def _unknown(self, detail: str | None = None) -> Answer:
+        told = refusal(self._look, problem("principal_missing", detail=detail))
+        challenge = self._policy.challenge
+        return told._replace(headers=(*told.headers, ("www-authenticate", challenge))) if challenge else told
 
     def terms(self, request: RequestView) -> Terms:
         """Scope and policy of the request. Raises `TypeError` if the policy's function gives no scope."""
