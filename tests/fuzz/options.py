@@ -70,7 +70,7 @@ def settings_file(data: bytes) -> None:
         hidden &= data.count(SECRET.encode()) == 1
         found = _settings(lambda: options.read(settings.Settings, flags, {}), hidden=hidden)
         needed = {"upstream": "http://127.0.0.1:1", "principal": "shared"}
-        fuller = _settings(lambda: options.read(settings.Settings, flags | needed, {"NOTWICE_JWT_SECRET": ""}))
+        fuller = _settings(lambda: options.read(settings.Settings, flags | needed, {}))
         assert fuller is not None or found is None or found.principal.kind == "jwt" or found.jwt_secret
 
 
