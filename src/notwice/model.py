@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 from notwice.problems import ASKED_LATER, PAUSES, Problem, problem
 
@@ -18,6 +18,7 @@ AGE_UNKNOWN_MS = 2**53
 """The age of a record that was written under another boot of the host: its owner is gone, so any lease is over."""
 
 
+_K = TypeVar("_K")
 _V = TypeVar("_V", bound=tuple[Any, ...])
 
 
@@ -301,6 +302,24 @@ class Failure(NamedTuple):
     message: str
 
 
+def _enter(outcome: object, *_: object) -> NoReturn:
+    """Tell who wrote ``with guard.begin(...)`` that there may be nothing to run."""
+    message = (
+        f"this is {type(outcome).__name__}(...) and no operation that is yours to run, so there is nothing to enter. "
+        "Look at what begin gave first: `match guard.begin(...)`, with `with op:` in the case of an operation, and the "
+        "first answer or a refusal in the others"
+    )
+    raise TypeError(message)
+
+
+def _duplicate(kind: type[_K]) -> type[_K]:
+    """Have `kind` say why it can't be entered. Type checkers don't see it, and go on refusing that."""
+    for name in ("__enter__", "__exit__", "__aenter__", "__aexit__"):
+        setattr(kind, name, _enter)
+    return kind
+
+
+@_duplicate
 @dataclass(frozen=True, slots=True)
 class Replay:
     """A duplicate of a finished operation, or of a held one whose answer was kept: here is the first answer."""
@@ -329,6 +348,7 @@ class Replay:
         return result
 
 
+@_duplicate
 @dataclass(frozen=True, slots=True)
 class InProgress:
     """A duplicate of an operation whose owner is at work: nothing ran. Ask again after ``retry_after`` seconds.
@@ -352,6 +372,7 @@ class InProgress:
         return self.view.state is State.ACCEPTED
 
 
+@_duplicate
 @dataclass(frozen=True, slots=True)
 class Unresolved:
     """A duplicate of an operation whose outcome nobody knows and that its policy holds: nothing ran.
@@ -370,6 +391,7 @@ class Unresolved:
         )
 
 
+@_duplicate
 @dataclass(frozen=True, slots=True)
 class Mismatch:
     """The key was used for another request: nothing ran, nothing changed."""

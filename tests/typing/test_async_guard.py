@@ -1,6 +1,8 @@
 """The asynchronous face as type checkers see it. mypy and pyright read this file; pytest runs it."""
 
-from typing import assert_never, assert_type
+from typing import Any, assert_never, assert_type
+
+import pytest
 
 from notwice import (
     AsyncGuard,
@@ -77,3 +79,20 @@ async def test_a_step_gives_what_its_coroutine_gives() -> None:
             assert_type(await operation.step("charge", charge), int)
             await operation.complete()
         assert_type(await guard.recover(), Round)
+
+
+async def test_what_begin_gives_can_t_be_entered_unseen() -> None:
+    """A checker refuses it, for it may be a duplicate's outcome; that says so itself where nobody has checked."""
+    async with AsyncGuard.open("memory://") as guard:
+        async with await guard.begin("refund", "k", request=1) as operation:  # type: ignore[union-attr]  # the checker must see that
+            assert isinstance(operation, AsyncOperation)
+            with pytest.raises(TypeError, match=r"this is InProgress\(...\) and no"):
+                await entered(await guard.begin("refund", "k", request=1))
+            await operation.complete(7)
+        with pytest.raises(TypeError, match=r"this is Mismatch\(...\) and no"):
+            await entered(await guard.begin("refund", "k", request=2))
+
+
+async def entered(outcome: Any) -> None:
+    async with outcome:
+        pytest.fail("it ran")

@@ -124,3 +124,15 @@ def test_a_step_gives_what_its_function_gives() -> None:
             return len(order_id)
 
         assert_type(refund(operation, "7"), int)
+
+
+def test_what_begin_gives_can_t_be_entered_unseen() -> None:
+    """A checker refuses it, for it may be a duplicate's outcome; that says so itself where nobody has checked."""
+    with Guard.open("memory://") as guard:
+        with guard.begin("refund", "k") as operation:  # type: ignore[union-attr]  # the checker must see that
+            operation.complete(7)
+        with (
+            pytest.raises(TypeError, match=r"this is Replay\(...\) and no operation .* Look at what begin gave first"),
+            guard.begin("refund", "k") as operation,  # type: ignore[union-attr]  # as above
+        ):
+            pytest.fail("it ran")
