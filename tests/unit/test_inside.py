@@ -85,21 +85,21 @@ def test_a_reconcile_function_that_asks_for_its_own_operation() -> None:
     assert world.clock.monotonic() == world.began
 
 
-@pytest.mark.parametrize("other", ["namespace", "guard", "key"])
-def test_what_is_another_operation_is_not_its_own(other: str) -> None:
-    """Another namespace, another guard's store or another key: that one runs as it always does."""
+@pytest.mark.parametrize("other", [{"namespace": "shop-8"}, {"key": "k2"}, {"scope": "refund:ord_2"}], ids=str)
+def test_what_is_another_operation_is_not_its_own(other: dict[str, str]) -> None:
+    """Another namespace, another key, another scope: that one runs as it always does."""
     world = Nested()
+    inner = {"scope": SCOPE, "key": KEY, **other}
+    assert world.run(lambda: world.guard.run(lambda: "inner", **inner)) == "inner"
 
-    def handler() -> Any:
-        match other:
-            case "namespace":
-                return world.run(lambda: "inner", namespace="shop-8")
-            case "guard":
-                return Guard(MemoryStore()).run(lambda: "inner", scope=SCOPE, key=KEY)
-            case _:
-                return world.guard.run(lambda: "inner", scope=SCOPE, key="k2")
 
-    assert world.run(handler) == "inner"
+def test_another_guard_s_operation_of_the_same_name_is_not_its_own() -> None:
+    """What runs in another store under the same names is waited for."""
+    world, other = Nested(), Nested()
+    other.own()
+    with pytest.raises(OperationInProgress, match="is running elsewhere"):
+        world.run(lambda: other.run(other.effect))
+    assert other.clock.monotonic() - other.began >= WAIT
 
 
 def test_once_it_has_ended_it_is_no_longer_inside() -> None:
