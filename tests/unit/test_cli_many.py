@@ -286,6 +286,7 @@ def test_the_first_part_of_a_scope(scope: str, part: str) -> None:
 # --- many at once -----------------------------------------------------------------------------------------------------
 
 WHY = ("--why", "the provider says so")
+VALUE, RESPONSE = ("--result", "1"), ("--status", "201")
 PAUSED = "Owners may still act if they are only paused.\n"
 
 
@@ -471,11 +472,12 @@ def test_sealed_records(storm: Storm, run: Run, monkeypatch: pytest.MonkeyPatch)
     told = json.loads(run("show", name, "--json", "--reveal").out)
     assert "sealed" in told
     assert [told[part] for part in ("steps", "error", "answer", "progress")] == [None] * 4
-    for words in (("release", name), ("resolve", name, "--completed", "--result", "1")):
+    for words in (("release", name), *(("resolve", name, "--completed", *of) for of in (VALUE, RESPONSE))):
         said = run(*words, *WHY)
         assert said.status == 1
         assert "2027-01" in said.err
-    assert "refused: unsupported_record" in run("release", "--unresolved", "--yes", *WHY).err
+    for words in (("release",), ("resolve", "--completed", *VALUE), ("resolve", "--completed", *RESPONSE)):
+        assert "refused: unsupported_record" in run(*words, "--unresolved", "--yes", *WHY).err
     monkeypatch.setenv(KEYS_VARIABLE, key)
     assert "OSError: 4111" in run("show", name).out
     assert run("resolve", name, "--completed", "--result", '"paid"', *WHY).status == 0
