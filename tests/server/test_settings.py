@@ -167,6 +167,13 @@ def test_a_short_secret_and_keys_over_plain_http_are_refused() -> None:
     assert "over https" in token(jwt_keys="http://issuer.example/keys")[0]
 
 
+@pytest.mark.parametrize("url", ["https://me:hunter2@h/keys", "https://[hunter2/keys", "http://h:hunter2", "https://"])
+def test_an_address_of_keys_is_not_said_again(url: str) -> None:
+    """P15: a password in it would be in the log when they can't be fetched; what is wrong is told without it."""
+    [told] = token(jwt_keys=url)
+    assert told == "--jwt-keys: write the address without a user and a password, as in https://issuer.example/keys."
+
+
 @pytest.mark.parametrize("principal", ["shared", "header:X-Account-Id"])
 @pytest.mark.parametrize(
     ("name", "value"),

@@ -242,6 +242,18 @@ def test_a_colon_within_an_account_is_told_of_where_its_namespace_has_nothing(st
     assert run("ls", "--namespace", "user").err == "no operations\n"
 
 
+@pytest.mark.parametrize("command", ["ls", "stats", "doctor"])
+def test_a_url_with_the_wrong_slashes_is_told_what_the_guard_tells(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """T21: who leaves out a slash is told that, and not that nothing is at a path that was not meant."""
+    for url, sentence in (("sqlite://var/x.db", "three slashes"), ("file://var/x.json", "three slashes")):
+        with pytest.raises(ValueError, match=sentence) as refused:
+            Guard.open(url)
+        assert cli.main([command, "--store", url]) == 2
+        assert capsys.readouterr().err == f"{refused.value}\n"
+
+
 def test_two_namespaces_with_one_operation_are_told_apart(store: Store, run: Run) -> None:
     """P11: ids of two namespaces may be equal; then a person must say which is meant."""
     operation = store.suspended("k1", namespace="a")

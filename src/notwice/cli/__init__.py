@@ -23,11 +23,11 @@ from notwice.server import options
 from notwice.server.settings import Settings
 from notwice.stores import jsonfile, open_store, sqlite
 from notwice.stores.findings import UnsafeSettingsWarning
-from notwice.stores.urls import parsed
+from notwice.stores.urls import StoreUrl, parsed
 
 __all__ = ["main"]
 
-_IN_FILES: Final = {"file": jsonfile.OPTIONS, "sqlite": sqlite.OPTIONS}
+_IN_FILES: Final = {"file": (jsonfile.path_of, jsonfile.OPTIONS), "sqlite": (sqlite.path_of, sqlite.OPTIONS)}
 _HAVE_TABLES: Final = frozenset({"mysql", "postgresql", "sqlite"})
 
 
@@ -166,21 +166,25 @@ def _of_a_store(url: str | None, *, is_there: bool = True, reads: bool = False) 
         raise Misused("Which store? Say --store URL, like sqlite:///notwice.db, or set NOTWICE_STORE.")
     try:
         place = parsed(url)
+        path = _path(place)
     except ValueError as error:
         raise Misused(str(error)) from error
     if place.scheme == "memory":
         raise Misused("memory:// lives in the process that made it: there is nothing to look at from here.")
-    path = {"sqlite": place.path[1:], "file": place.host + place.path}.get(place.scheme)
-    if place.scheme in _IN_FILES:
-        try:
-            place.read_options(_IN_FILES[place.scheme])  # an option that is misspelt may be why nothing is there
-        except ValueError as error:
-            raise Misused(str(error)) from error
     if is_there and path is not None and not Path(path).exists():
         raise StoreUnavailable(f"There is no store at {path}.")
     if place.scheme != "file" or not reads:
         return url
     return url if "access" in dict(place.options) else f"{url}{'&' if '?' in url else '?'}access=read"
+
+
+def _path(place: StoreUrl) -> str | None:
+    """The file of a store in one. Raises `ValueError` if its URL, or an option, is why there may be none."""
+    if place.scheme not in _IN_FILES:
+        return None
+    path_of, known = _IN_FILES[place.scheme]
+    place.read_options(known)
+    return path_of(place)
 
 
 def _serve(said: argparse.Namespace) -> int:

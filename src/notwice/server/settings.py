@@ -195,8 +195,8 @@ class Settings:
                 "A token is verified with exactly one of NOTWICE_JWT_SECRET, --jwt-secret-file and --jwt-keys; "
                 f"{'none' if not any(sources) else 'more than one'} is given."
             )
-        if self.jwt_keys.startswith("http://") and urlsplit(self.jwt_keys).hostname not in LOOPBACK:
-            yield "--jwt-keys: fetch keys over https; over http anyone on the way could put in their own."
+        if self.jwt_keys.startswith(("http://", "https://")):
+            yield from _complaints_of_address(self.jwt_keys)
         usable = ASYMMETRIC if self.jwt_keys else SYMMETRIC
         for name in self.accepted_algorithms:
             if name not in usable:
@@ -219,3 +219,16 @@ class Settings:
         if self.jwt_secret_file:
             return Path(self.jwt_secret_file).read_bytes().rstrip(b"\r\n")
         return self.jwt_secret.encode()
+
+
+def _complaints_of_address(url: str) -> Iterator[str]:
+    """What is wrong with an address that keys are fetched from, without repeating it: it may hold a password."""
+    try:
+        parts = urlsplit(url)
+        sound = parts.hostname and parts.port != 0 and "@" not in url
+    except ValueError:
+        sound = False
+    if not sound:
+        yield "--jwt-keys: write the address without a user and a password, as in https://issuer.example/keys."
+    elif parts.scheme == "http" and parts.hostname not in LOOPBACK:
+        yield "--jwt-keys: fetch keys over https; over http anyone on the way could put in their own."

@@ -31,12 +31,12 @@ from notwice.stores.shared import (
     reply_of,
     stamped,
 )
-from notwice.stores.urls import StoreUrl, one_of
+from notwice.stores.urls import StoreUrl, one_of, whole_number
 
 SWEPT_PER_INSERT = 2
 """How many expired records leave for each new one: more than one, so that they can't pile up."""
 
-OPTIONS: Final = {"records_max": int, "when_full": one_of("evict", "refuse")}
+OPTIONS: Final = {"records_max": whole_number, "when_full": one_of("evict", "refuse")}
 """The options of a URL, with what reads them."""
 
 _DEADLINES_SPARE = 64

@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple, cast
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 TIMEOUT_MAX: Final = 3_600
 POOL_MAX: Final = 100
@@ -15,27 +15,51 @@ PORT_MAX: Final = 65_535
 NAME_CHARACTERS_MAX: Final = 48
 """Servers cut or refuse names after 63 bytes, and those of indexes and further tables are longer than the table's."""
 
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
+_OPTION: Final = re.compile(r"[A-Za-z_-]{1,40}")
+_FORBIDDEN: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_MALFORMED: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_IN_FILES: Final = frozenset({"sqlite", "file"})
+
 _SQL_NAME: Final = re.compile(rf"[a-z_][a-z0-9_]{{0,{NAME_CHARACTERS_MAX - 1}}}")
 
 
 class StoreUrl(NamedTuple):
-    """A URL taken apart. ``host`` may hold a user and a password, so it is never shown."""
+    """A URL taken apart. ``host`` may hold a user and a password, so it is never shown.
+
+    Nor is what may be a piece of a password that holds a character with a meaning in URLs, and stands elsewhere now.
+    """
 
     scheme: str
     host: str
     path: str
     options: tuple[tuple[str, str], ...]
 
+    def __repr__(self) -> str:
+        """Nothing but the scheme."""
+        return f"<StoreUrl {self.scheme}://>"
+
     def read_options(self, known: Mapping[str, Callable[[str], object]]) -> dict[str, object]:
         """The options by name, each read by its function. Raises `ValueError` for unknown, repeated or wrong ones."""
         values: dict[str, object] = {}
         for name, text in self.options:
             if name not in known:
-                raise ValueError(f"a {self.scheme} store has no option {name!r}; {suggestion(name, known)}")
+                raise ValueError(self._unknown(name, known))
             if name in values:
                 raise ValueError(f"the option {name!r} of the {self.scheme} store is given twice")
             values[name] = _read(name, text, known[name])
         return values
+
+    def _unknown(self, name: str, known: Iterable[str]) -> str:
+        has = f"it has {', '.join(sorted(known))}"
+        if any("@" in text for option in self.options for text in option):
+            return (
+                f"a {self.scheme} store does not have all of these options; {has}. If they are a part of a user or a "
+                "password, a ? and a & in it are written %3F and %26"
+            )
+        if not _OPTION.fullmatch(name):
+            return f"one option of the {self.scheme} store has no name that an option could have; {has}"
+        return f"a {self.scheme} store has no option {name!r}; {suggestion(name, known)}"
 
 
 def parsed(url: str) -> StoreUrl:
@@ -47,13 +71,40 @@ def parsed(url: str) -> StoreUrl:
         message = f"a store is named by a URL, a text like sqlite:///payments.db, and not by a {type(url).__name__}"
         raise TypeError(message)
     scheme, separator, _ = url.partition("://")
-    if not separator or not scheme:
+    if not separator or not _SCHEME.fullmatch(scheme):
         raise ValueError("a store is named by a URL, for example sqlite:///payments.db or memory://")
-    parts = urlsplit(url)
+    parts = _split(url)
+    if parts is None or (scheme.lower() not in _IN_FILES and not _is_sound(parts)):
+        raise ValueError(
+            f"the URL of this {scheme} store can't be read: it is one line, an IPv6 address stands in brackets as in "
+            "[::1], and special characters in a user or a password are written as %XX, as urllib.parse.quote(password, "
+            "safe='') gives them"
+        )
     if parts.fragment:
-        raise ValueError(f"the URL of a {scheme} store has no part after #; write %23 for a # in its path")
+        raise ValueError(
+            f"the URL of a {scheme} store has no part after #; write %23 for a # in its path, or in a password"
+        )
     options = parse_qsl(parts.query, keep_blank_values=True)
     return StoreUrl(scheme.lower(), parts.netloc, unquote(parts.path), tuple(options))
+
+
+def _split(url: str) -> SplitResult | None:
+    """The parts of a URL; ``None`` if it has none. What the parser says may repeat it, and so is not passed on."""
+    if _FORBIDDEN.search(url):
+        return None
+    try:
+        return urlsplit(url)
+    except ValueError:
+        return None
+
+
+def _is_sound(parts: SplitResult) -> bool:
+    """Whether all that read the address of a server take it for the same: no parser of a driver's has to complain.
+
+    An @ after the first slash may be the end of a password that holds a slash, and so the start would be shown.
+    """
+    address = parts.netloc + parts.path
+    return not (_MALFORMED.search(address) or _FORBIDDEN.search(unquote(address)) or "@" in parts.path)
 
 
 def check_ports(host: str) -> None:
@@ -78,9 +129,27 @@ def one_of(*values: str) -> Callable[[str], str]:
     return read
 
 
+def number(text: str) -> float:
+    """A number, maybe with a fraction."""
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    raise ValueError("it is a number, as 2 or 0.5")  # what `float` says repeats the text
+
+
+def whole_number(text: str) -> int:
+    """A number without a fraction."""
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    raise ValueError("it is a whole number, as 2")
+
+
 def seconds(text: str) -> float:
     """A time-out."""
-    value = float(text)
+    value = number(text)
     if not 0 < value <= TIMEOUT_MAX:
         raise ValueError(f"it is more than 0 and at most {TIMEOUT_MAX} seconds")
     return value
@@ -88,7 +157,7 @@ def seconds(text: str) -> float:
 
 def connections(text: str) -> int:
     """How many connections a process has at most."""
-    count = int(text)
+    count = whole_number(text)
     if not 1 <= count <= POOL_MAX:
         raise ValueError(f"it is a number of connections from 1 to {POOL_MAX}")
     return count
@@ -114,4 +183,5 @@ def _read(name: str, text: str, reader: Callable[[str], object]) -> object:
     try:
         return reader(text)
     except ValueError as error:
-        raise ValueError(f"the option {name}={text} can't be used: {error}") from error
+        reason = str(error)
+    raise ValueError(f"the option {name} can't be used: {reason}")  # without its value, which may be a secret

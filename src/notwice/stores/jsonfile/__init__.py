@@ -7,15 +7,15 @@ from typing import Final
 
 from notwice.stores.batching import AsyncBatching, Batching
 from notwice.stores.jsonfile.store import JsonFileStore
-from notwice.stores.urls import StoreUrl, one_of
+from notwice.stores.urls import StoreUrl, number, one_of, whole_number
 
 __all__ = ["JsonFileStore", "open_async_url", "open_url"]
 
 OPTIONS: Final[dict[str, Callable[[str], object]]] = {
-    "records_max": int,
-    "retention": float,
+    "records_max": whole_number,
+    "retention": number,
     "namespace": str,
-    "timeout": float,
+    "timeout": number,
     "access": one_of("write", "read"),
     "network": one_of("refuse", "allow"),
 }
@@ -36,6 +36,12 @@ class SharedWrites(Batching):
 
 def open_url(url: StoreUrl) -> SharedWrites:
     """Open ``file:///absolute/path.json`` or ``file://./relative/path.json``; callers share its writes."""
+    path, options = path_of(url), url.read_options(OPTIONS)
+    return SharedWrites(JsonFileStore(path, **options))  # type: ignore[arg-type]  # each option's reader gives its type
+
+
+def path_of(url: StoreUrl) -> str:
+    """The file that a URL names. Raises `ValueError` if it names none."""
     if url.host not in {"", "."}:
         raise ValueError(
             "a file's URL has three slashes and an absolute path, file:///var/lib/cache.json, "
@@ -44,8 +50,7 @@ def open_url(url: StoreUrl) -> SharedWrites:
     path = f"{url.host}{url.path}"
     if not path.endswith(".json"):
         raise ValueError("name a file that ends in .json, as in file:///var/lib/cache.json")
-    options = url.read_options(OPTIONS)
-    return SharedWrites(JsonFileStore(path, **options))  # type: ignore[arg-type]  # each option's reader gives its type
+    return path
 
 
 def open_async_url(url: StoreUrl) -> AsyncBatching:

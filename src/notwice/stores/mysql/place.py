@@ -55,6 +55,10 @@ class Place(NamedTuple):
     safe: str = "warn"
     tables: str = "make"
 
+    def __repr__(self) -> str:
+        """As it is shown."""
+        return f"<Place {self.shown}>"
+
 
 def place_of(url: StoreUrl) -> Place:
     """Read a URL. Raises `ValueError` for one that can't be used."""

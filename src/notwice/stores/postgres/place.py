@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, unquote, urlencode
 
 from notwice.errors import NotwiceError, StoreUnavailable
 from notwice.stores.postgres.dialect import Dialect, dialect_of
@@ -17,7 +17,7 @@ from notwice.stores.urls import StoreUrl, check_ports, connections, one_of, seco
 LOCK_MS: Final = 50
 """How long a statement waits for rows and keys that others hold: a commit takes less, an open transaction any time."""
 
-_SERVER: Final = r"(?:\[[^\[\]]*\]|[^:,\[\]]*)(?::[0-9]{1,5})?"
+_SERVER: Final = r"(?:\[[^\[\]\s]*\]|[^:,\[\]\s]*)(?::[0-9]{1,5})?"
 _SERVERS: Final = re.compile(rf"{_SERVER}(?:,{_SERVER})*")
 """Hosts and ports, or nothing. What has another form may be a password without its @, which would be shown."""
 
@@ -62,6 +62,10 @@ class Place(NamedTuple):
     safe: str = "warn"
     tables: str = "make"
 
+    def __repr__(self) -> str:
+        """As it is shown."""
+        return f"<Place {self.shown}>"
+
     @property
     def timeout_ms(self) -> int:
         """The time-out as the server takes it."""
@@ -78,7 +82,7 @@ def place_of(url: StoreUrl) -> Place:
     if not database or "/" in database or not _SERVERS.fullmatch(url.host.rpartition("@")[2]):
         raise ValueError("a PostgreSQL URL names a database: postgresql://user:password@host:5432/database")
     passed = {key: value for key, value in options.items() if key in _DRIVERS_OWN}
-    address = f"postgresql://{url.host}/{quote(database, safe='')}"
+    address = f"postgresql://{_plain(url.host)}/{quote(database, safe='')}"
     names = Names(str(options.get("schema", "public")), str(options.get("table", "notwice_record")))
     limits = {key: options[key] for key in ("timeout", "pool", "safe", "tables") if key in options}
     return Place(
@@ -88,6 +92,12 @@ def place_of(url: StoreUrl) -> Place:
         dialect_of(names.records),
         **limits,  # type: ignore[arg-type]  # each option's reader gives its type
     )
+
+
+def _plain(host: str) -> str:
+    """The user, the password and the servers, so that no driver's parser has to say anything of them."""
+    account, at, servers = host.rpartition("@")
+    return ":".join(quote(unquote(text), safe="") for text in account.split(":", 1)) + at + servers
 
 
 def session_settings(place: Place) -> Mapping[str, str]:

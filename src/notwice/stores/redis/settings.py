@@ -8,12 +8,11 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from notwice.stores.redis.routes import Address
-from notwice.stores.urls import StoreUrl, check_ports, one_of
+from notwice.stores.urls import StoreUrl, check_ports, one_of, seconds
 
 PREFIX: Final = "notwice:"
 PORT: Final = 6379
 TIMEOUT: Final = 2.0
-TIMEOUT_MAX: Final = 3_600
 
 
 class Login(NamedTuple):
@@ -22,6 +21,10 @@ class Login(NamedTuple):
     options: Mapping[str, Any]
     encrypted: bool
     timeout: float
+
+    def __repr__(self) -> str:
+        """Without a user and a password."""
+        return f"<Login encrypted={self.encrypted} timeout={self.timeout:g}>"
 
 
 class Settings(NamedTuple):
@@ -57,16 +60,10 @@ def _replicas(text: str) -> int:
     return int(text)
 
 
-def _timeout(text: str) -> float:
-    if not 0 < float(text) <= TIMEOUT_MAX:
-        raise ValueError(f"it is more than 0 and at most {TIMEOUT_MAX} seconds")
-    return float(text)
-
-
 OPTIONS: Final[dict[str, Callable[[str], object]]] = {
     "prefix": _prefix,
     "wait": _replicas,
-    "timeout": _timeout,
+    "timeout": seconds,
     "safe": one_of("warn", "require", "ignore"),
     "ca_file": str,
 }
