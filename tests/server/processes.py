@@ -117,6 +117,10 @@ class Raw:
     def say(self, data: bytes) -> None:
         self._socket.sendall(data)
 
+    def some(self) -> bytes:
+        """Give what comes next, or nothing at the end."""
+        return self._socket.recv(65536)
+
     def hear(self, until: bytes) -> bytes:
         """Read up to and including `until`, or to the end."""
         heard = b""

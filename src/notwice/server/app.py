@@ -44,11 +44,7 @@ from notwice.server.upstream import Upstream
 logger = logging.getLogger("notwice.server")
 
 BACKLOG = 2048
-_SAID_ELSEWHERE = (
-    "Unsupported upgrade request",
-    "No supported WebSocket library",
-    "ASGI callable returned without completing response",
-)
+_SAID_ELSEWHERE = "ASGI callable returned without completing response"
 SENDERS = 4  # of stored requests at once: a slow upstream holds up no more than these
 CANCELLED_SECONDS = 5.0  # how long what was cancelled may take to store that its outcome is unknown
 
@@ -268,5 +264,5 @@ def _log_to_stderr(level: str) -> None:
 
 
 def _about_requests(record: logging.LogRecord) -> bool:
-    """Leave out what the gateway says itself: of upgrades in the answer, of an answer that broke off in a line."""
+    """Leave out what the gateway says itself in a line: that an answer broke off."""
     return not record.getMessage().startswith(_SAID_ELSEWHERE)

@@ -54,12 +54,12 @@ def values(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> list[bytes]:
     return [value for header, value in headers if header == name]
 
 
-def is_unsupported(scope: Scope) -> bool:
+def is_unsupported(method: str, headers: Headers) -> bool:
     """Say whether a request wants what the gateway does not speak: a tunnel, a websocket, another coding."""
-    if scope["method"] == "CONNECT":
+    if method == "CONNECT":
         return True
-    codings = values(scope["headers"], b"transfer-encoding")
-    upgrades = values(scope["headers"], b"upgrade")
+    codings = values(headers, b"transfer-encoding")
+    upgrades = values(headers, b"upgrade")
     return any(b"websocket" in value.lower() for value in upgrades) or any(
         value.strip().lower() != b"chunked" for value in codings
     )

@@ -59,7 +59,7 @@ class Proxy:
             await asyncio.wait(set(self._running), timeout=timeout)
 
     async def _forward(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if is_unsupported(scope):
+        if is_unsupported(scope["method"], list(scope["headers"])):
             raise Unsupported("the request wants a tunnel, a websocket or another coding")
         operation = scope.get(OPERATION)
         try:

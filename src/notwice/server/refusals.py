@@ -23,7 +23,7 @@ KINDS: Final[dict[str, Kind]] = {
         safe_new_key=True,
         applied="not-applied",
         title="The request can not be forwarded",
-        detail="Its target or a header holds characters that HTTP does not allow. Nothing was sent on.",
+        detail="It is not as HTTP/1.1 wants it, or its head is too large. Nothing was sent on.",
     ),
     UNSUPPORTED: Kind(
         501,
