@@ -22,7 +22,7 @@ VALUES = {"problems", "model", "errors"}
 PURE_PARTS = VALUES | {"policy", "identity", "fingerprint", "plain", "canonical", "canonical_json", "codec", "results"}
 RULES = PURE_PARTS | {"core", "flows"}
 LOOPS = RULES | {"observe", "recovery", "backlog", "redaction", "privacy", "waiting", "limits", "heart", "runtime"}
-LOOPS |= {"stores.port"}
+LOOPS |= {"stores.port", "definitions"}
 FACES = LOOPS | {
     "purging",
     "steps",
@@ -60,7 +60,8 @@ LAYERS: dict[str, set[str]] = {
     "awaiting": VALUES,
     "heart": LOOPS - {"runtime"},
     "runtime": LOOPS,
-    "decorate": VALUES | {"identity", "codec"},
+    "definitions": set(),
+    "decorate": VALUES | {"identity", "codec", "definitions"},
     "steps": LOOPS,
     "purging": LOOPS,
     "operation_base": LOOPS | {"steps", "awaiting"},

@@ -9,6 +9,7 @@ from types import AsyncGeneratorType, CoroutineType, FunctionType, GeneratorType
 from typing import Any, Final, NamedTuple, TypeVar, cast, get_type_hints
 
 from notwice.codec import check_encodable
+from notwice.definitions import Scopes
 from notwice.identity import fill_key, fill_scope, template_fields
 
 _T = TypeVar("_T")
@@ -51,18 +52,10 @@ class Target:
             if isinstance(template, str):
                 _check_fields(template, self._signature)
 
-    def register(self, scopes: dict[str, str], *, shared: bool) -> None:
+    def register(self, scopes: Scopes, *, shared: bool) -> None:
         """Note who uses this scope template. Raises `ValueError` if another function does, unless both share it."""
-        if not isinstance(self._scope, str):
-            return
-        name = _full_name(self.function)
-        other = scopes.setdefault(self._scope, name)
-        if other != name and not shared:
-            message = (
-                f"the scope {self._scope!r} is used by {other} already: two functions with one scope would be given "
-                f"each other's answers. Give {name} a scope of its own, or say shared_scope=True"
-            )
-            raise ValueError(message)
+        if isinstance(self._scope, str):
+            scopes.note(self._scope, self.function, shared=shared)
 
     def name(self, args: tuple[Any, ...], options: Mapping[str, Any]) -> Named:
         """Name the operation of one call. Raises `TypeError` as the call would, `InvalidKey` or `EncodingError`."""
@@ -127,15 +120,6 @@ def computed(value: _T) -> _T:
         message = f"the handler returned a {kind.__name__} that has not run; return its result instead"
         raise TypeError(message)
     return value
-
-
-def _full_name(function: Callable[..., Any]) -> str:
-    """The name of a function, which is the same whenever its definition runs; of a lambda with its place, too."""
-    name = f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', repr(function))}"
-    code = getattr(function, "__code__", None)
-    if code is None or not name.endswith("<lambda>"):
-        return name
-    return f"{name} in line {code.co_firstlineno} of {code.co_filename}"
 
 
 def _check_kind(function: Callable[..., Any], *, asynchronous: bool) -> None:

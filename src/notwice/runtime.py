@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final, TypeVar, cast
 
 from notwice.backlog import Backlog
+from notwice.definitions import Scopes
 from notwice.errors import StoreUnavailable
 from notwice.flows import NewEtag, Ownership
 from notwice.heart import NOT_KNOWN, Heart, Unanswered, unavailable
@@ -74,7 +75,7 @@ class Runtime:
         self.waiters = Waiters()
         self.backlog = Backlog()
         self.limits = Limits()
-        self.scopes: dict[str, str] = {}
+        self.scopes = Scopes()
         self.handlers = Handlers()
         self.process = object()
         """Stands for this process: another one in a forked child."""

@@ -156,12 +156,15 @@ def test_two_functions_may_not_share_a_scope_unawares() -> None:
 
 
 def test_two_lambdas_may_not_share_a_scope_unawares() -> None:
-    """C24, T14: lambdas have one name, so where they stand tells them apart; one that is made anew is the same."""
+    """C24, T14: lambdas have one name, so what they do tells them apart; one that is made anew is the same."""
     guarded = World().guard.idempotent(scope="a:{x}", key="{x}")
     for _ in range(2):
         guarded(lambda x: "f" + x)
     with pytest.raises(ValueError, match=r"<lambda> in line \d+ of"):
         guarded(lambda x: "g" + x)
+    on_one_line = World().guard.idempotent(scope="a:{x}", key="{x}")
+    with pytest.raises(ValueError, match=r"<lambda> in line \d+ of"):
+        [on_one_line(lambda x: "f" + x), on_one_line(lambda x: "g" + x)]
 
 
 def test_the_scope_outlives_the_functions_name() -> None:
