@@ -225,10 +225,10 @@ def _complaints_of_address(url: str) -> Iterator[str]:
     """What is wrong with an address that keys are fetched from, without repeating it: it may hold a password."""
     try:
         parts = urlsplit(url)
-        sound = parts.hostname and parts.port != 0 and "@" not in url
+        host = parts.hostname if parts.port != 0 and "@" not in url else None
     except ValueError:
-        sound = False
-    if not sound:
+        host = None
+    if not host:
         yield "--jwt-keys: write the address without a user and a password, as in https://issuer.example/keys."
-    elif parts.scheme == "http" and parts.hostname not in LOOPBACK:
+    elif url.startswith("http://") and host not in LOOPBACK:
         yield "--jwt-keys: fetch keys over https; over http anyone on the way could put in their own."
