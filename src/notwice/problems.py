@@ -84,6 +84,13 @@ KINDS: dict[str, Kind] = {
         title="Request is too large to be guarded",
         detail="Nothing ran. Send a smaller request.",
     ),
+    "request_incomplete": Kind(
+        status=400,
+        safe_new_key=True,
+        applied="not-applied",
+        title="Request is not whole",
+        detail="Its body ended before the length that was said. Nothing ran. Send the whole request again.",
+    ),
     "unresolved_full": Kind(
         status=429,
         safe_new_key=True,
@@ -162,6 +169,14 @@ KINDS: dict[str, Kind] = {
         applied="not-applied",
         title="The idempotency store does not answer",
         detail="Nothing ran. Send the same request with the same key again.",
+    ),
+    "spool_unavailable": Kind(
+        status=503,
+        safe_new_key=False,
+        applied="not-applied",
+        title="The request can not be kept while it is read",
+        detail="The disk for temporary files is full or can't be written. Nothing ran. Send the same request with the "
+        "same key again.",
     ),
     "unsupported_record": Kind(
         status=503,

@@ -31,6 +31,7 @@ from notwice.http.exchange import (
     RequestView,
     Terms,
     http_policy_of,
+    is_cut_short,
     restored,
 )
 from notwice.http.spool import Spool
@@ -177,11 +178,11 @@ class IdempotencyMiddleware:
 
     async def _begin(self, asked: Asked, body: Spool, receive: Receive) -> Run | Answer | Gone:
         request = asked.request
-        refused = await self._read(request, body, receive)
-        if refused is not None:
-            return refused
         exchange = self._exchange
         try:
+            refused = await self._read(request, body, receive)
+            if refused is not None:
+                return refused
             terms = exchange.terms(request)
             guards = exchange.guards(request, asked.namespace, terms.scope)
             outcome = await self._guard.begin(
@@ -211,8 +212,8 @@ class IdempotencyMiddleware:
         return ABSENT if stored is None else stored
 
     async def _read(self, request: RequestView, body: Spool, receive: Receive) -> Answer | Gone | None:
-        """Read the whole body. A client that hangs up before runs nothing."""
-        refused = self._exchange.too_large(request.content_length)
+        """Read the whole body. A client that hangs up before runs nothing, nor does a body that ends too early."""
+        refused = self._exchange.too_long(request)
         while refused is None:
             message = await receive()
             if message["type"] == "http.disconnect":
@@ -221,6 +222,8 @@ class IdempotencyMiddleware:
             refused = self._exchange.too_large(body.size)
             if not message.get("more_body", False):
                 break
+        if refused is None and is_cut_short(request.headers, body.size):
+            return self._exchange.incomplete()
         return refused
 
 

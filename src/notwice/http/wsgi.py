@@ -157,11 +157,11 @@ class IdempotencyMiddleware:
 
     def _begin(self, asked: Asked, body: Spool) -> Run | Answer | Gone:
         request = asked.request
-        refused = self._read(request, body)
-        if refused is not None:
-            return refused
         exchange = self._exchange
         try:
+            refused = self._read(request, body)
+            if refused is not None:
+                return refused
             terms = exchange.terms(request)
             guards = exchange.guards(request, asked.namespace, terms.scope)
             outcome = self._guard.begin(
@@ -202,7 +202,7 @@ class IdempotencyMiddleware:
                     return refused
         except OSError:
             return Gone.GONE
-        return Gone.GONE if declared and body.size < request.content_length else None
+        return self._exchange.incomplete() if declared and body.size < request.content_length else None
 
 
 def _path(environ: Environment) -> str:

@@ -45,7 +45,15 @@ from notwice.http.exchange.codings import offered
 from notwice.http.exchange.dialect import Dialect
 from notwice.http.exchange.headers import KEPT_HEADERS, Headers, exposed, kept, without
 from notwice.http.exchange.keys import read_key, read_query_key
-from notwice.http.exchange.request import Asked, Gone, HeaderMissing, RequestHeaders, RequestView
+from notwice.http.exchange.request import (
+    Asked,
+    Gone,
+    HeaderMissing,
+    RequestHeaders,
+    RequestView,
+    is_cut_short,
+    length_said,
+)
 from notwice.http.exchange.settings import (
     SHARED,
     Ending,
@@ -83,6 +91,7 @@ __all__ = [
     "StoredRequest",
     "Terms",
     "http_policy_of",
+    "is_cut_short",
     "offered",
     "restored",
 ]
@@ -247,12 +256,20 @@ class Exchange:
         """The request as its record keeps it; ``None`` if it is too large for that."""
         return storable(request, body.read(), kept=cast("frozenset[str]", self._policy.stored_headers))
 
+    def too_long(self, request: RequestView) -> Answer | None:
+        """The refusal of a body by the length that it is said to have; ``None`` if it may be read."""
+        return self.too_large(0 if "transfer-encoding" in request.headers else length_said(request.headers))
+
     def too_large(self, bytes_known: int | None) -> Answer | None:
         """The refusal of a body of so many bytes; ``None`` if it can be guarded. ``None`` bytes: nobody can tell."""
         if bytes_known is not None and bytes_known <= self._policy.request_bytes_max:
             return None
         detail = "Its length is not known. Send a Content-Length." if bytes_known is None else None
         return refusal(self._look, problem("request_too_large", detail=detail))
+
+    def incomplete(self) -> Answer:
+        """The refusal of a body that ended too early."""
+        return refusal(self._look, problem("request_incomplete"))
 
     def capture(self, request: RequestView) -> Capture:
         """What the answer to this request goes through."""

@@ -42,6 +42,15 @@ class RequestHeaders(Mapping[str, str]):
         return self._lines.get(name.lower(), ())
 
 
+def length_said(headers: RequestHeaders) -> int | None:
+    """The length that a body is said to have; 0 if nothing is said, ``None`` if it is no number, or several."""
+    said = {value.strip() for value in headers.get("content-length", "").split(",")} - {""}
+    if len(said) > 1:
+        return None
+    length = said.pop() if said else "0"
+    return int(length) if length.isdecimal() and len(length) < LENGTH_DIGITS_MAX else None
+
+
 @dataclass(frozen=True, slots=True)
 class RequestView:
     """What the functions of an `HttpPolicy` are given.
@@ -60,8 +69,19 @@ class RequestView:
     @property
     def content_length(self) -> int:
         """The length that the body is said to have; 0 if nothing is said."""
-        declared = self.headers.get("content-length", "")
-        return int(declared) if declared.isdecimal() and len(declared) < LENGTH_DIGITS_MAX else 0
+        return length_said(self.headers) or 0
+
+
+def is_cut_short(headers: RequestHeaders, body_bytes: int) -> bool:
+    """Whether a body that ended after so many bytes is not what its head said.
+
+    A transfer coding tells itself where the body ends. But some servers give none of the body of a request that offers
+    another protocol, because their parser ends it at its head: one that is empty then is not believed.
+    """
+    if "transfer-encoding" in headers:
+        offers = "upgrade" in headers and "upgrade" in headers.get("connection", "").lower()
+        return offers and body_bytes == 0
+    return body_bytes < (length_said(headers) or 0)
 
 
 class Asked(NamedTuple):
