@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import json
 import os
+import shlex
 import sqlite3
 import subprocess
 import sys
@@ -551,17 +552,34 @@ def test_no_record_stops_a_list_because_of_the_terminal(store: Store, encoding: 
     assert b"refund:1" in told.stdout
 
 
-@pytest.mark.parametrize("command", [["version"], ["ls"]])
-def test_a_full_disk_under_the_output_is_told(store: Store, command: list[str]) -> None:
-    """What could not be said is no success, and no trace of the interpreter."""
+@pytest.mark.parametrize("command", [["version"], ["ls", "--json"], ["ls", "--help"]])
+def test_a_full_disk_under_the_output_is_told_once(store: Store, command: list[str]) -> None:
+    """What could not be said is no success, and no fault of the store; one line says so."""
     store.suspended()
     with Path("/dev/full").open("w") as full:
         words = [sys.executable, "-m", "notwice", *command]
         environment = {**os.environ, "NOTWICE_STORE": store.url}
         told = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, env=environment, check=False)
-    assert told.returncode == 3
-    assert b"No space left" in told.stderr
-    assert b"Traceback" not in told.stderr
+    assert told.returncode == 4
+    assert told.stderr.startswith(b"The output can't be written: No space left on device. What was done in the store")
+    assert told.stderr.count(b"\n") == 1
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-", "2>/dev/full"])
+def test_streams_that_nobody_holds_stop_no_command(store: Store, closed: str) -> None:
+    """Whoever closed one wants to hear nothing there; nothing is said in its place, and no file gets its number."""
+    operation = store.suspended()
+    notwice = shlex.join([sys.executable, "-m", "notwice"])
+    asked = f"{notwice} show idem_0 {closed}; echo $?; {notwice} ls {closed}; echo $?"
+    told = subprocess.run(
+        ["sh", "-c", asked], capture_output=True, text=True, env={**os.environ, "NOTWICE_STORE": store.url}, check=False
+    )
+    first, *shown, last = told.stdout.splitlines()
+    assert (first, last) == ("1", "0")
+    assert (operation in "".join(shown)) == (" >&-" not in f" {closed}")
+    assert "absent" not in told.stdout
+    assert told.stderr == ("The operation idem_0 is absent.\n" if closed == ">&-" else "")
+    assert store.look("k1").unresolved
 
 
 def test_an_age_beyond_all_time_is_a_usage_error(run: Run) -> None:

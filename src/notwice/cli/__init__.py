@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import io
 import os
 import sys
 import warnings
@@ -13,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from notwice import Guard, Privacy, __version__, new_key
-from notwice.cli import commands, doctor, recover, schema, transfer
-from notwice.cli.arguments import FINE, REFUSED, UNAVAILABLE, USAGE, parser
+from notwice.cli import commands, doctor, recover, schema, streams, transfer
+from notwice.cli.arguments import FINE, REFUSED, UNAVAILABLE, UNTOLD, USAGE, parser
 from notwice.cli.output import printable
 from notwice.cli.selection import Misused
 from notwice.errors import ForceRequired, InvalidKey, NotwiceError, StoreUnavailable, not_installed
@@ -36,21 +35,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["demo"]:
         return _demo(words[1:])
+    with streams.ours():
+        try:
+            status = _run(words)
+            sys.stdout.flush()
+        except streams.Unwritten as error:
+            streams.give_up(sys.stdout)
+            if isinstance(error.__cause__, BrokenPipeError):  # whoever read the list has seen enough
+                return FINE
+            status = _told(
+                f"The output can't be written: {error}. What was done in the store before that is done: look there "
+                "before you repeat it.",
+                UNTOLD,
+            )
+    return status
+
+
+def _run(words: Sequence[str]) -> int:
     try:
         said = parser().parse_args(words)
     except SystemExit as ended:  # after help, or a usage error that was told
         return ended.code if isinstance(ended.code, int) else USAGE
-    if isinstance(sys.stdout, io.TextIOWrapper):  # no record may hold what a terminal can't show
-        sys.stdout.reconfigure(errors="backslashreplace")
-    try:
-        with _plain_warnings():
-            status = _carry_out(said)
-        print(end="", flush=True)
-    except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        full = not isinstance(error, BrokenPipeError)  # else, whoever read the list has seen enough
-        status = _told(error, UNAVAILABLE) if full else FINE
-    return status
+    with _plain_warnings():
+        return _carry_out(said)
 
 
 @contextmanager
@@ -99,8 +106,6 @@ def _on_a_store(said: argparse.Namespace) -> int:
         return _told(error, USAGE)
     except commands.Refused as error:
         return _told(error, REFUSED)
-    except BrokenPipeError:
-        raise
     except (StoreUnavailable, OSError) as error:
         return _told(error, UNAVAILABLE)
     except ForceRequired as error:

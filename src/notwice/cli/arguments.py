@@ -15,7 +15,7 @@ from notwice.server.durations import parse_duration
 from notwice.server.options import add_flags
 from notwice.server.settings import Settings
 
-FINE, REFUSED, USAGE, UNAVAILABLE = 0, 1, 2, 3
+FINE, REFUSED, USAGE, UNAVAILABLE, UNTOLD = 0, 1, 2, 3, 4
 JSON = "application/json"
 MANY = 10_000  # each is remembered between the list that a person sees and the moves
 
@@ -25,6 +25,7 @@ exit status:
   {REFUSED}  nothing was found, it was refused, or not all of it could be done: the --help of each command says which
   {USAGE}  the command line or an option is wrong
   {UNAVAILABLE}  the store is not there or does not answer
+  {UNTOLD}  the output could not be written; what was done in the store before that is done
 """
 
 
@@ -34,6 +35,7 @@ exit status:
   {REFUSED}  nothing was found, or it was refused; nothing changed
   {USAGE}  the command line or an option is wrong
   {UNAVAILABLE}  the store is not there or does not answer
+  {UNTOLD}  the output could not be written; what was done in the store before that is done
 """
 
 
@@ -43,6 +45,7 @@ exit status:
   {REFUSED}  a promise was broken, or a setting is unsafe
   {USAGE}  the command line or an option is wrong
   {UNAVAILABLE}  the store is not there or does not answer
+  {UNTOLD}  the output could not be written; what was done in the store before that is done
 """
 
 
@@ -52,6 +55,7 @@ exit status:
   {REFUSED}  nothing was found, it was refused, or some of many had changed meanwhile; what was refused did not change
   {USAGE}  the command line or an option is wrong
   {UNAVAILABLE}  the store is not there or does not answer
+  {UNTOLD}  the output could not be written; what was done in the store before that is done
 """
 
 
@@ -61,6 +65,7 @@ exit status:
   {REFUSED}  with --once: something failed, is held, has no handler, or can't be read
   {USAGE}  the command line is wrong, or there is no guard with handlers where it says
   {UNAVAILABLE}  with --once: the store does not answer
+  {UNTOLD}  the output could not be written; what was done in the store before that is done
 """
 
 
@@ -70,6 +75,7 @@ exit status:
   {REFUSED}  something was not carried; what, and why, is said on standard error
   {USAGE}  the command line or an option is wrong
   {UNAVAILABLE}  a store is not there or does not answer
+  {UNTOLD}  the output could not be written; what was done in the store before that is done
 """
 
 
