@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Coroutine, Mapping
+import itertools
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from types import AsyncGeneratorType, CoroutineType, FunctionType, GeneratorType
 from typing import Any, Final, NamedTuple, TypeVar, cast, get_type_hints
 
@@ -17,6 +18,13 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 _RECEIVERS = ("self", "cls")
 _STILL_TO_RUN: Final = (GeneratorType, CoroutineType, AsyncGeneratorType)
+_ITERATORS: Final[frozenset[type]] = frozenset(
+    each
+    for each in (map, filter, zip, enumerate, *vars(itertools).values())
+    if isinstance(each, type) and issubclass(each, Iterator)
+)
+"""Iterators that compute nothing before they are asked for it: a mapped function has not been called once."""
+
 _LAZY: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
@@ -114,10 +122,11 @@ def isawaitable(value: object) -> bool:
 def computed(value: _T) -> _T:
     """Give what a handler returned. Raises `TypeError` if that is still to run: the operation is then suspended."""
     kind = type(value)
-    if issubclass(kind, _STILL_TO_RUN) or isawaitable(value):
+    if issubclass(kind, _STILL_TO_RUN) or kind in _ITERATORS or isawaitable(value):
         if issubclass(kind, CoroutineType):
             cast("Coroutine[Any, Any, Any]", value).close()
         message = f"the handler returned a {kind.__name__} that has not run; return its result instead"
+        message += ", as a list of it" if kind in _ITERATORS else ""
         raise TypeError(message)
     return value
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import cast
 
@@ -226,9 +227,22 @@ def test_a_handler_that_its_call_does_not_run_is_refused(handler: object) -> Non
     assert world.guard.lookup(SCOPE, KEY) is None
 
 
-@pytest.mark.parametrize("handler", [lambda: generates(), lambda: waits()], ids=["generator", "coroutine"])  # noqa: PLW0108 - the call is what matters
+LAZY: dict[str, Callable[[], object]] = {
+    "generator": lambda: generates(),  # noqa: PLW0108 - the call is what matters
+    "coroutine": lambda: waits(),  # noqa: PLW0108 - the call is what matters
+    "map": lambda: map(str, [1]),
+    "filter": lambda: filter(str, [1]),
+    "zip": lambda: zip(map(str, [1]), strict=True),
+    "enumerate": lambda: enumerate(generates()),
+    "chain": lambda: itertools.chain(map(str, [1])),
+    "starmap": lambda: itertools.starmap(max, [(1, 2)]),
+    "pairwise": lambda: itertools.pairwise(generates()),
+}
+
+
+@pytest.mark.parametrize("handler", LAZY.values(), ids=LAZY)
 def test_a_value_that_is_still_to_run_completes_nothing(handler: object) -> None:
-    """C51: an operation is not completed by a coroutine or generator that has not run; its outcome is unknown."""
+    """C51: an operation is not completed by what has not run, such as a coroutine or a map; its outcome is unknown."""
     world = World()
     with pytest.raises(TypeError, match="has not run"):
         world.run(handler)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO, cast
 
@@ -54,16 +54,14 @@ class _Asides(_Output):
 
 
 @contextmanager
-def ours() -> Iterator[None]:
+def ours() -> Generator[None]:
     """Within, all three are there, standard output raises `Unwritten`, and nothing that is said beside it fails.
 
     One that was closed is the empty device: else the next file to be opened, such as a store, would get its number.
     """
     usual = sys.stdin, sys.stdout, sys.stderr
-    given, output, asides = (
-        open(os.devnull, mode) if found is None else found  # noqa: SIM115, PTH123 - it stays open as the others do
-        for found, mode in zip(cast("tuple[TextIO | None, ...]", usual), "rww", strict=True)
-    )
+    given = _there(sys.stdin, os.O_RDONLY)
+    output, asides = (_there(stream, os.O_WRONLY) for stream in usual[1:])
     for stream in (output, asides):
         if isinstance(stream, io.TextIOWrapper):  # no record may hold what a terminal can't show
             stream.reconfigure(errors="backslashreplace")
@@ -72,6 +70,12 @@ def ours() -> Iterator[None]:
         yield
     finally:
         sys.stdin, sys.stdout, sys.stderr = usual
+
+
+def _there(stream: TextIO | None, flags: int) -> TextIO:
+    if stream is not None:
+        return stream
+    return os.fdopen(os.open(os.devnull, flags), "r" if flags == os.O_RDONLY else "w")
 
 
 def give_up(stream: TextIO) -> None:
