@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from pathlib import Path
 from typing import Any
 
@@ -117,8 +116,12 @@ def test_a_file_that_holds_no_keys_is_refused_with_a_sentence(text: str, tmp_pat
 
 async def test_an_issuer_that_serves_no_keys_is_told_like_one_that_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
     """An issuer whose document is JSON of another form made every request an error; its callers are not known: 401."""
+
+    async def fetched(url: str, *, timeout_s: float) -> bytes:
+        return b'{"keys": [{"kty": "RSA", "alg": []}]}'
+
     keys = principals.FetchedKeySet("http://127.0.0.1:1/keys")
-    monkeypatch.setattr(keys._client, "fetch_data", lambda: json.loads('{"keys": [{"kty": "RSA", "alg": []}]}'))
+    monkeypatch.setattr(principals, "fetch", fetched)
     with pytest.raises(jwt.PyJWKClientConnectionError):
         await keys.key_for("token")
 

@@ -1,8 +1,11 @@
 """Principals from tokens: verified, never only decoded."""
 
+import asyncio
 import base64
+import contextlib
 import http.server
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +19,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from notwice.http import RequestHeaders, RequestView
 from notwice.server import options, principals
+from notwice.server.fetching import BYTES_MAX
 from notwice.server.options import SettingsError
 from notwice.server.principals import FetchedKeySet, HeaderPrincipal, principal_of
 from notwice.server.settings import Settings
@@ -287,6 +291,114 @@ async def test_old_keys_serve_while_the_issuer_is_away_but_not_for_ever(issuer: 
     hands.time += 2
     with pytest.raises(jwt.PyJWTError):
         await source.key_for(token)
+
+
+class Dripping:
+    """An issuer that gives a byte now and then, of its head or of its body, and never comes to an end."""
+
+    def __init__(self, first: bytes) -> None:
+        self._first = first
+        self._over = threading.Event()
+        self.asked = threading.Event()
+        self.left = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/"
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        caller, _ = self._listener.accept()
+        with caller, contextlib.suppress(OSError):
+            caller.recv(65536)
+            self.asked.set()
+            caller.sendall(self._first)
+            while not self._over.wait(0.02):
+                caller.sendall(b"x")
+        self.left.set()
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join()
+        self._listener.close()
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n{"
+
+
+@pytest.fixture(params=[b"", b"HTTP/1.1 200 OK\r\nX: ", HEAD], ids=["line", "head", "body"])
+def dripping(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dripping]:
+    monkeypatch.setattr(principals, "KEYS_TIMEOUT_SECONDS", 0.1)
+    server = Dripping(request.param)
+    yield server
+    server.close()
+
+
+async def test_an_issuer_that_drips_holds_nobody_up_for_longer_than_the_whole_may_take(dripping: Dripping) -> None:
+    """The time for a key set is for all of it; then its connection is broken off, and the issuer is told by that."""
+    source = FetchedKeySet(dripping.url)
+    token = signed(RSA, "RS256", headers={"kid": "one"})
+    found = await asyncio.gather(*(source.key_for(token) for _ in range(3)), return_exceptions=True)
+    assert [type(each) for each in found] == [jwt.PyJWKClientConnectionError] * 3
+    assert await asyncio.to_thread(dripping.left.wait, 20)
+
+
+@pytest.mark.parametrize("dripping", [HEAD], indirect=True)
+def test_a_stop_waits_for_no_issuer(tmp_path: Path, dripping: Dripping) -> None:
+    """A gateway that is told to stop while its issuer drips is gone after its grace."""
+    flags = ("--principal", "jwt:sub", "--jwt-keys", dripping.url, "--shutdown-grace", "10ms")
+    token = signed(RSA, "RS256", headers={"kid": "one"})
+    with processes.gateway(tmp_path, 1, *flags) as gateway, processes.Raw(gateway.port) as raw:
+        lines = f"Authorization: Bearer {token}\r\nIdempotency-Key: k\r\nContent-Length: 0"
+        raw.say(f"POST / HTTP/1.1\r\nHost: h\r\n{lines}\r\n\r\n".encode())
+        assert dripping.asked.wait(20)
+        gateway.terminate()
+        assert gateway.wait() == 0
+
+
+async def test_old_keys_serve_while_new_ones_are_fetched(issuer: Issuer, dripping: Dripping) -> None:
+    """Whoever has a key of the set that is there waits for no fetch, however long that takes."""
+    hands = Hands()
+    source = FetchedKeySet(f"http://127.0.0.1:{issuer.server_port}/", now=hands)
+    token = signed(RSA, "RS256", headers={"kid": "one"})
+    await source.key_for(token)
+    source._url = dripping.url
+    hands.time += principals.KEYS_RENEWED_SECONDS + 1
+    assert (await source.key_for(token)).key_id == "one"
+    fetching = source._fetching
+    assert fetching is not None
+    assert not fetching.done()
+    assert (await source.key_for(token)).key_id == "one"
+    await fetching
+
+
+async def test_keys_are_renewed_before_they_are_too_old(issuer: Issuer) -> None:
+    """The new set is there when the old one may not be used any more."""
+    hands = Hands()
+    source = FetchedKeySet(f"http://127.0.0.1:{issuer.server_port}/", now=hands)
+    token = signed(RSA, "RS256", headers={"kid": "one"})
+    await source.key_for(token)
+    hands.time += principals.KEYS_RENEWED_SECONDS + 1
+    await source.key_for(token)
+    assert source._fetching is not None
+    await source._fetching
+    issuer.document = None
+    hands.time += principals.KEYS_FRESH_SECONDS - principals.KEYS_RENEWED_SECONDS
+    assert (await source.key_for(token)).key_id == "one"
+    assert issuer.asked == 2
+
+
+@pytest.mark.parametrize("answer", [b"nonsense\r\n\r\n", b"", b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (BYTES_MAX + 1)])
+async def test_an_issuer_that_speaks_no_http_or_too_much_is_one_that_is_down(answer: bytes) -> None:
+    """Whatever comes in place of a key set, callers are not known, and the reason is in the log."""
+
+    async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer)
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        source = FetchedKeySet(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+        with pytest.raises(jwt.PyJWKClientConnectionError):
+            await source.key_for("token")
 
 
 async def test_a_header_names_its_caller_unless_it_says_two_things() -> None:

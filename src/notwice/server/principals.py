@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -21,14 +20,16 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from notwice.http import SHARED, RequestView
+from notwice.server.fetching import fetch
 from notwice.server.options import SettingsError
 from notwice.server.settings import SECRET_BYTES_MIN, Settings
 
 Principal = Callable[[RequestView], Awaitable[str | None]]
 
 KEYS_FRESH_SECONDS: Final = 300.0  # keys that an issuer took back are trusted no longer than this
+KEYS_RENEWED_SECONDS: Final = 240.0  # the issuer is asked so early that an answer can be late
 KEYS_ASKED_SECONDS: Final = 10.0  # a token with an unknown key can't make the gateway ask the issuer more often
-KEYS_TIMEOUT_SECONDS: Final = 5.0
+KEYS_TIMEOUT_SECONDS: Final = 5.0  # for the whole of the set
 
 logger = logging.getLogger("notwice.server")
 
@@ -65,41 +66,60 @@ class KeySet:
 
 
 class FetchedKeySet:
-    """The keys of a set that the issuer serves: fetched when they are needed, and again when they are old."""
+    """The keys of a set that the issuer serves.
+
+    They are fetched when they are needed, and again before they are too old: those that are there serve meanwhile. Only
+    one fetch is under way at a time, and whoever needs what it may bring waits for no more than that.
+    """
 
     def __init__(self, url: str, *, now: Callable[[], float] = time.monotonic) -> None:
-        self._client = jwt.PyJWKClient(
-            url, cache_jwk_set=False, timeout=KEYS_TIMEOUT_SECONDS, ssl_context=ssl.create_default_context()
-        )
+        self._url = url
         self._now = now
-        self._lock = asyncio.Lock()
         self._keys: jwt.PyJWKSet | None = None
         self._fetched = self._asked = float("-inf")
+        self._fetching: asyncio.Task[None] | None = None
 
     async def key_for(self, token: str) -> jwt.PyJWK:
         """Give the key that the token names. An unknown one makes the set be fetched again, but not too often."""
-        keys = await self._fresh(KEYS_FRESH_SECONDS)
+        if self._age() > KEYS_RENEWED_SECONDS:
+            self._ask()
+        if self._age() > KEYS_FRESH_SECONDS:
+            await self._news()
         try:
-            return _choose(keys, token)
+            return _choose(self._current(), token)
         except jwt.PyJWKSetError:
-            return _choose(await self._fresh(KEYS_ASKED_SECONDS), token)
+            if self._age() > KEYS_ASKED_SECONDS:
+                self._ask()
+            await self._news()
+            return _choose(self._current(), token)
 
-    async def _fresh(self, age_max: float) -> jwt.PyJWKSet:
-        async with self._lock:
-            now = self._now()
-            if now - self._fetched > age_max and now - self._asked > KEYS_ASKED_SECONDS:
-                self._asked = now
-                await self._fetch(now)
-            if self._keys is None or now - self._fetched > KEYS_FRESH_SECONDS:
-                raise jwt.PyJWKClientConnectionError("the issuer's keys can't be fetched")
-            return self._keys
+    def _age(self) -> float:
+        return self._now() - self._fetched
+
+    def _current(self) -> jwt.PyJWKSet:
+        if self._keys is None or self._age() > KEYS_FRESH_SECONDS:
+            raise jwt.PyJWKClientConnectionError("the issuer's keys can't be fetched")
+        return self._keys
+
+    def _ask(self) -> None:
+        now = self._now()
+        if self._fetching is None and now - self._asked > KEYS_ASKED_SECONDS:
+            self._asked = now
+            self._fetching = asyncio.create_task(self._fetch(now))
+
+    async def _news(self) -> None:
+        if self._fetching is not None:
+            await asyncio.wait([self._fetching])
 
     async def _fetch(self, now: float) -> None:
         try:
-            self._keys = await asyncio.to_thread(_usable, self._client.get_jwk_set)
+            document = await fetch(self._url, timeout_s=KEYS_TIMEOUT_SECONDS)
+            self._keys = _usable(lambda: jwt.PyJWKSet.from_json(document.decode()))
             self._fetched = now
         except (jwt.PyJWTError, OSError, ValueError) as error:
             logger.error("The issuer's keys can't be fetched: %s", error)  # noqa: TRY400 - the reason is in the message
+        finally:
+            self._fetching = None
 
 
 class TokenPrincipal:
