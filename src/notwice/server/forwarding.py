@@ -1,11 +1,12 @@
 """What of a request goes on to the upstream, and what of its answer comes back (RFC 9110, section 7.6).
 
 Path and query go on as they came, byte for byte, and headers in their order, with their duplicates. What belongs to
-one hop only stays here: the headers that ``Connection`` names and the known ones, and ``Expect``, which the gateway
-answers itself. Trailers are dropped, as that section allows. An empty query (``/path?``) can't be told from none.
+one hop only stays here: the headers that are known for it, and ``Expect``, which the gateway answers itself. Trailers
+are dropped, as that section allows. An empty query (``/path?``) can't be told from none.
 
-A caller must not be able to have taken out what the service relies on, by naming it in ``Connection``: the length of
-the body, who the caller is, and what a proxy in front has said of it. These go on all the same.
+That section wants whatever ``Connection`` names taken out, too. Of an answer it is; of a request it is not, on purpose:
+by naming it a caller could have taken out what a proxy in front has said of him, the length of the body, or any
+credential, and which headers those are only the service knows.
 
 ``Host`` stays the caller's, so that signatures and links which an application builds from it hold; ``upstream_host``
 turns that off for services that live under their own name. ``X-Forwarded-For`` gets the caller's address appended;
@@ -27,6 +28,7 @@ Scope = MutableMapping[str, Any]
 ONE_HOP = frozenset(
     {
         b"connection",
+        b"http2-settings",
         b"keep-alive",
         b"proxy-connection",
         b"proxy-authenticate",
@@ -38,10 +40,6 @@ ONE_HOP = frozenset(
     }
 )
 FORWARDED = frozenset({b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"})
-RELIED_ON = FORWARDED | {
-    *(b"content-length", b"content-type", b"content-encoding", b"host", b"forwarded", b"x-real-ip", b"via"),
-    *(b"authorization", b"cookie"),
-}
 BODILESS = (204, 304)
 VIA = f"1.1 notwice-{secrets.token_hex(4)}".encode()
 """By it a gateway knows what it has sent on itself (RFC 9110, section 7.6.3); others are called otherwise."""
@@ -82,7 +80,7 @@ def request_headers(scope: Scope, settings: Settings) -> Headers:
     came: Headers = list(scope["headers"])
     if settings.forwarded == "replace":
         came = [(name, value) for name, value in came if name not in FORWARDED]
-    dropped = _one_hop(came) - _relied_on(settings) | {b"host", b"expect", b"x-forwarded-for"}
+    dropped = ONE_HOP | {b"host", b"expect", b"x-forwarded-for"}
     chunked = bool(values(came, b"transfer-encoding"))
     if chunked:
         dropped |= {b"content-length"}
@@ -103,19 +101,11 @@ def response_headers(headers: Iterable[tuple[bytes, bytes]], status: int) -> Hea
     The length of a body that does not come is left out: a 304 may tell the length of what it stands for.
     """
     came = list(headers)
-    dropped = _one_hop(came)
+    named = b",".join(values(came, b"connection")).lower().split(b",")
+    dropped = ONE_HOP | {name.strip() for name in named} - {b""}
     if values(came, b"transfer-encoding") or status in BODILESS:
         dropped |= {b"content-length"}
     return [(name, value.translate(_BLANKED)) for name, value in came if name not in dropped]
-
-
-def _relied_on(settings: Settings) -> frozenset[bytes]:
-    return RELIED_ON | {settings.header.lower().encode(), settings.principal.name.lower().encode()}
-
-
-def _one_hop(headers: Headers) -> frozenset[bytes]:
-    named = b",".join(values(headers, b"connection")).lower().split(b",")
-    return ONE_HOP | {name.strip() for name in named} - {b""}
 
 
 def _forwarded(scope: Scope, came: Headers, host: bytes) -> Headers:
