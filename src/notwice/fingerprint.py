@@ -256,10 +256,9 @@ def _kind(content_type: str) -> _Kind | None:
 
 def _parameters(content_type: str) -> dict[str, str] | None:
     """Give the parameters of a Content-Type by their names in lower case; ``None`` if they can be read in two ways."""
-    text = content_type.rstrip(" \t")
-    at, found = len(text.partition(";")[0]), dict[str, str]()
-    while at < len(text):
-        parameter = _PARAMETER.match(text, at)
+    at, found = len(content_type.partition(";")[0]), dict[str, str]()
+    while at < len(content_type):
+        parameter = _PARAMETER.match(content_type, at)
         if parameter is None:
             return None
         at = parameter.end()
@@ -267,7 +266,7 @@ def _parameters(content_type: str) -> dict[str, str] | None:
         if name in found or "*" in name:
             return None
         if name:
-            found[name] = parameter[2] or parameter[3] or ""
+            found[name] = parameter[2] or parameter[3]
     return found
 
 
@@ -325,4 +324,4 @@ def _header_field(line: bytes) -> tuple[bytes, bytes] | None:
     name, colon, value = line.partition(b":")
     if not colon or not _FIELD_NAME.fullmatch(name) or _CONTROL.search(value):
         return None
-    return name.lower(), value.strip(b" \t")
+    return name.lower(), value.strip()

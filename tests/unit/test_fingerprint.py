@@ -337,13 +337,21 @@ def test_part_fields_of_one_name_keep_their_order() -> None:
 
 def test_the_other_parameters_of_a_multipart_type_count() -> None:
     """P3: they say which part is the root, or how the parts are to be read; in a retry only the boundary is new."""
-    kinds = ["related", 'related; start="<a>"', 'related; start="<b>"', "related; charset=latin-1", "mixed"]
+    kinds = [
+        "related",
+        'related; start=""',
+        'related; start="<a>"',
+        'related; start="<b>"',
+        "related; charset=latin-1",
+        "mixed",
+    ]
     one, other = (
         [digest(form(boundary, FIELDS), f"multipart/{kind}; boundary={boundary}") for kind in kinds]
         for boundary in ("q", "r")
     )
     assert one == other
     assert len(set(one)) == len(kinds)
+    assert digest(form("q", FIELDS), "multipart/related;; ;boundary=q; ") == one[0]
 
 
 def test_a_charset_that_is_not_utf_8_counts_and_json_goes_by_its_bytes_then() -> None:
@@ -362,7 +370,15 @@ def test_a_charset_that_is_not_utf_8_counts_and_json_goes_by_its_bytes_then() ->
 
 @pytest.mark.parametrize(
     "kind",
-    ["application/json, text/plain", "application/json\ntext/plain", "json", "a/b/c", "application/json; a=1; A=2"],
+    [
+        "application/json, text/plain",
+        "X/X, X",
+        "\u00a0text/plain\u00a0",
+        "application/json\ntext/plain",
+        "json",
+        "a/b/c",
+        "application/json; a=1; A=2",
+    ],
 )
 def test_a_type_that_can_be_read_in_two_ways_counts_as_a_whole(kind: str) -> None:
     """P3: such as two Content-Type lines; the body then counts by its bytes."""
