@@ -38,6 +38,7 @@ from notwice.server.options import SettingsError, sentence
 from notwice.server.own import is_own
 from notwice.server.principals import principal_of
 from notwice.server.proxy import App, Proxy
+from notwice.server.scarcity import Scarcity
 from notwice.server.settings import Settings
 from notwice.server.upstream import Upstream
 
@@ -139,6 +140,7 @@ def serve(settings: Settings, *, announce: Callable[[str], None]) -> None:
 async def _serve(
     settings: Settings, gateway: Gateway, listener: socket.socket, *, announce: Callable[[str], None]
 ) -> None:
+    asyncio.get_running_loop().set_exception_handler(Scarcity())
     server = _Server(_uvicorn_config(gateway.app, settings), lambda: announce(_url(listener)))
     try:
         await gateway.guard.lookup(*PROBE)
