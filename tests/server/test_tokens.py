@@ -105,7 +105,7 @@ async def test_a_token_that_is_not_verified_names_nobody(token: str) -> None:
     assert await caller(token) is None
 
 
-@pytest.mark.parametrize("claim", [True, None, ["a1"], {"a": 1}, 1.5, ""])
+@pytest.mark.parametrize("claim", [True, None, ["a1"], {"a": 1}, 1.5, "", " ", "\ud800", "a\0", "x" * 256])
 async def test_a_claim_that_names_nobody_is_none(claim: object, caplog: pytest.LogCaptureFixture) -> None:
     """Only a text or a whole number names an account; a token that names none is refused with a line in the log."""
     caplog.set_level("INFO", "notwice.server")

@@ -19,7 +19,9 @@ import jwt
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
+from notwice.errors import InvalidKey
 from notwice.http import SHARED, RequestView
+from notwice.identity import check_namespace, join_scope
 from notwice.server.fetching import fetch
 from notwice.server.options import SettingsError
 from notwice.server.settings import SECRET_BYTES_MIN, Settings
@@ -148,10 +150,18 @@ class TokenPrincipal:
             logger.info("A token was refused: %s", type(error).__name__)
             return None
         value = claims[self._claim]
-        if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
+        if isinstance(value, bool) or not isinstance(value, str | int) or not _is_name(str(value)):
             logger.info("A token was refused: its claim %s names nobody", self._claim)
             return None
         return str(value)
+
+
+def _is_name(text: str) -> bool:
+    """Say whether an account can be called so."""
+    try:
+        return bool(text.strip() and check_namespace(join_scope((text,))))
+    except InvalidKey:
+        return False
 
 
 class HeaderPrincipal:
