@@ -43,6 +43,15 @@ def detail_of(answer: Answer | None) -> object:
 # -- requests ---------------------------------------------------------------------------------------------------------
 
 
+def test_two_lines_of_a_content_type_are_not_one() -> None:
+    """P3: of two lines some applications take the first and some the last; one that holds a comma is another one."""
+    lines = ('multipart/form-data; boundary=b; x="', '"; y=z')
+    headers = RequestHeaders(("Content-Type", line) for line in lines)
+    found = exchange().fingerprint(RequestView("POST", "/", "/", "", headers, {}), Body(b"5")).current
+    assert found == fingerprint_http(HttpRequest("POST", b"/", b"", "\n".join(lines), Body(b"5")))
+    assert found != fingerprint_http(HttpRequest("POST", b"/", b"", ", ".join(lines), Body(b"5")))
+
+
 @pytest.mark.parametrize("kind", [None, "application/json", "text/plain"])
 def test_a_request_is_compared_by_its_print_of_any_recipe(kind: str | None) -> None:
     """P3, P14: by that of this release, and by an older one for a record that was made with it.
