@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from notwice.server import options
+from notwice.server.app import compose
 from notwice.server.durations import in_words, parse_duration, parse_size
 from notwice.server.kinds import Address, PrincipalSource, Target
 from notwice.server.options import SettingsError
@@ -114,6 +115,8 @@ def test_all_errors_are_told_at_once() -> None:
         ("request_bytes_max", "0"), ("request_bytes_max", "10 furlongs"), ("jwt_algorithms", "none"),
         ("statuses", "503"), ("statuses", "503=free"), ("statuses", "600=failed"), ("statuses", "=failed"),
         ("statuses", "503=failed,503=unknown"),
+        ("principal", "header:idempotency-key"), ("status_path", "/-/notwice/health"),
+        ("status_path", "/-/notwice/health/ready"),
         ("health_path", ""), ("log_level", "loud"), ("config", "no-such-file.toml"), ("scope", ""),
     ],
 )  # fmt: skip
@@ -265,6 +268,13 @@ def test_a_file_that_can_not_be_read_is_all_that_is_told(tmp_path: Path, content
 def test_the_gateway_knows_itself(upstream: str, listening: tuple[object, ...], own: bool) -> None:
     """An upstream is the gateway itself if its name leads to where the gateway listens."""
     assert is_own(read(upstream=upstream).upstream, listening) is own
+
+
+@pytest.mark.parametrize(("name", "value"), [("header", "Host"), ("retention_header", "Set-Cookie")])
+def test_a_header_that_says_something_else_is_refused_at_the_start(name: str, value: str) -> None:
+    """What only the guard's own policy refuses ends the start of the gateway with its sentence, too."""
+    with pytest.raises(SettingsError, match=rf"^{name} can not be {value}.*\.$"):
+        compose(options.read(Settings, {**ENOUGH, name: value}, {}))
 
 
 def test_a_secret_is_never_shown() -> None:

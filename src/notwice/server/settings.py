@@ -162,6 +162,7 @@ class Settings:
             )
         if not self.health_path:
             yield "--health-path can't be empty: say a path that the upstream does not use."
+        yield from self._complaints_of_names()
         yield from self._complaints_of_requests()
         if self.seal_keys and self.seal_keys_file:
             yield "The keys that seal are given by NOTWICE_SEAL_KEYS or --seal-keys-file, not by both."
@@ -169,6 +170,12 @@ class Settings:
             yield from self._complaints_of_tokens()
         elif unused := self._given_for_tokens():
             yield f"{', '.join(unused)}: --principal does not say jwt:CLAIM, so no token would be verified."
+
+    def _complaints_of_names(self) -> Iterator[str]:
+        if self.principal.kind == "header" and self.principal.name.lower() == self.header.lower():
+            yield f"--principal: {self.header} holds the key; say the header that names the account."
+        if self.health_path and f"{self.status_path}/".startswith(f"{self.health_path}/"):
+            yield "--status-path: --health-path answers there, so no key could be looked up; say another path."
 
     def _complaints_of_requests(self) -> Iterator[str]:
         if self.store_requests and self.recovery != "rerun":

@@ -19,6 +19,16 @@ KEPT_HEADERS: Final = frozenset(
 )
 """The headers that are kept for a replay, if nothing else is said. All others are made afresh by whoever makes them."""
 
+NO_KEYS: Final = frozenset(
+    {
+        *("host", "content-length", "content-type", "content-encoding", "date", "via", "expect", "range"),
+        *("accept", "accept-encoding", "accept-language", "user-agent", "origin", "referer"),
+        *("authorization", "proxy-authorization", "cookie", "forwarded", "x-forwarded-for"),
+        *("connection", "proxy-connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"),
+    }
+)
+"""The headers of a request that say something else, and so can't hold a key."""
+
 _NEVER: Final = frozenset(
     {
         *("set-cookie", "set-cookie2", "cookie", "date", "age", "content-length"),

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, Self, TypedDict, cast
 
 from notwice.errors import NotwiceError
 from notwice.http.exchange.dialect import DIALECTS, Dialect
-from notwice.http.exchange.headers import KEPT_HEADERS, never_kept
+from notwice.http.exchange.headers import KEPT_HEADERS, NO_KEYS, never_kept
 from notwice.http.exchange.request import RequestView
 from notwice.identity import join_scope
 from notwice.policy import Policy, suggesting, unknown_option
@@ -131,9 +131,9 @@ class HttpPolicy:
         _check_principal(self.principal)
         _check_challenge(self.challenge)
         put(self, "methods", _methods(self.methods))
-        put(self, "header", _header_name("header", self.header))
+        _check_key_header(_header_name("header", self.header))
         if self.retention_header is not None:
-            put(self, "retention_header", _header_name("retention_header", self.retention_header))
+            _check_retention_header(_header_name("retention_header", self.retention_header), self.header)
         stored = frozenset(name.lower() for name in _names("stored_headers", self.stored_headers))
         put(self, "stored_headers", stored | {self.header.lower()})
         put(self, "look", _dialect(self.dialect))
@@ -233,6 +233,17 @@ def _header_name(field: str, value: object) -> str:
     if not isinstance(value, str) or not _TOKEN.fullmatch(value):
         raise ValueError(f"{field} must hold names of letters, digits and hyphens, not {value!r}")
     return value
+
+
+def _check_key_header(name: str) -> None:
+    if name.lower() in NO_KEYS:
+        raise ValueError(f"header can not be {name}: it says something else in every request, so it holds no key")
+
+
+def _check_retention_header(name: str, header: str) -> None:
+    lowered = name.lower()
+    if never_kept(lowered) or lowered in KEPT_HEADERS or lowered == header.lower():
+        raise ValueError(f"retention_header can not be {name}: it says something else in an answer")
 
 
 def _kept(value: object) -> frozenset[str]:
