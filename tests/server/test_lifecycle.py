@@ -75,6 +75,31 @@ def test_a_stop_does_not_wait_for_ever(tmp_path: Path) -> None:
             assert ask(gateway.port, "POST", "/slow", key="k1").document["code"] == "unresolved"
 
 
+@pytest.mark.parametrize("key", ["k1", None], ids=["guarded", "open"])
+@pytest.mark.parametrize("signals", [1, 2])
+def test_whoever_a_stop_gives_up_is_told_that_nobody_knows(tmp_path: Path, signals: int, key: str | None) -> None:
+    """The caller of what a second signal, or the end of the grace, breaks off hears that it may have taken effect."""
+    grace = "1s" if signals == 1 else "1m"
+    with (
+        processes.upstream(tmp_path) as service,
+        processes.gateway(tmp_path, service.port, "--shutdown-grace", grace) as gateway,
+    ):
+        found: list[Answer] = []
+        caller = threading.Thread(target=lambda: found.append(ask(gateway.port, "POST", "/slow", key=key)))
+        caller.start()
+        assert until(lambda: "POST /slow" in begun(tmp_path))
+        gateway.terminate()
+        assert until(lambda: refuses(gateway.port))
+        if signals > 1:
+            gateway.terminate()
+        caller.join()
+        assert gateway.wait() == 0
+    assert (found[0].status, found[0].document["code"]) == (503, "gateway_stopped")
+    assert found[0].header("idempotency-outcome") == "unknown"
+    assert found[0].document["safe_new_key"] is False
+    assert "Traceback" not in gateway.log.read_text()
+
+
 def test_an_idle_connection_does_not_hold_a_stop_up(gateway: Process) -> None:
     """A caller who keeps a connection open for later has no claim on the gateway."""
     raw = Raw(gateway.port)

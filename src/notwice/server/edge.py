@@ -8,6 +8,7 @@ The line has no query, no header and no body, so that no key and no credential g
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import MutableMapping
@@ -74,6 +75,10 @@ class Edge:
             await refuse(answer.send, error.code)
         except UpstreamLost as error:
             await _tell(answer, error)
+        except asyncio.CancelledError:  # only a stop does that
+            if answer.status:
+                raise
+            await refuse(answer.send, refusals.STOPPED)
         finally:
             if self._access_log:
                 _log(scope, answer, time.monotonic() - started)

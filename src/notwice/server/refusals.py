@@ -15,6 +15,7 @@ UNSUPPORTED: Final = "protocol_unsupported"
 UNREACHABLE: Final = "upstream_unreachable"
 LOST: Final = "upstream_lost"
 TIMEOUT: Final = "upstream_timeout"
+STOPPED: Final = "gateway_stopped"
 LOOPED: Final = "loop_detected"
 
 KINDS: Final[dict[str, Kind]] = {
@@ -44,6 +45,13 @@ KINDS: Final[dict[str, Kind]] = {
         safe_new_key=False,
         applied="unknown",
         title="The service behind the gateway broke off",
+        detail="It may have taken effect. Repeat it only with the same key: a new one could make it happen twice.",
+    ),
+    STOPPED: Kind(
+        503,
+        safe_new_key=False,
+        applied="unknown",
+        title="The gateway was stopped",
         detail="It may have taken effect. Repeat it only with the same key: a new one could make it happen twice.",
     ),
     TIMEOUT: Kind(
