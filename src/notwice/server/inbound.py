@@ -38,7 +38,8 @@ class Inbound(HttpToolsProtocol):
         try:
             self._parse(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self.logger.warning("A request can't be read: %s", error)
+            if not self.transport.is_closing():
+                self.logger.warning("A request can't be read: %s", error)
             self._refuse(refusals.MALFORMED)
         if self._unfinished_bytes > HEAD_BYTES_MAX:
             self._refuse(refusals.MALFORMED)
@@ -71,6 +72,7 @@ class Inbound(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:  # noqa: D102 - called by the parser
         if is_unsupported(self.parser.get_method().decode(), self.headers):
+            self.logger.warning("A request wants a tunnel, a websocket or another coding, and was refused")
             self._refuse(refusals.UNSUPPORTED)
             raise httptools.HttpParserError("the gateway does not speak what it asks for")
         if self.parser.should_upgrade():
