@@ -17,6 +17,9 @@ WHAT = "a value of type Odd has no stable form; give its id"
 class Odd:
     """Nothing that could be compared."""
 
+    def __repr__(self) -> str:
+        return "Odd()"
+
 
 @dataclasses.dataclass
 class Item:
