@@ -91,13 +91,16 @@ class Ownership:
     Not thread-safe: the owner's moves run one at a time.
     """
 
-    __slots__ = ("change", "claim", "ended", "lost", "pending", "record", "touched", "unconfirmed")
+    __slots__ = ("change", "claim", "ended", "freeing", "lost", "pending", "record", "touched", "unconfirmed")
 
     def __init__(self, record: Record, claim: Claim) -> None:
         self.record = record
         self.claim = claim
         self.unconfirmed: dict[bytes, Record] = {}
         self.touched = False
+        """Whether a key or a step may have taken something out into the world. Set before that is looked for below."""
+        self.freeing = False
+        """Whether an abandon has begun, or is done: nothing new may be begun under this claim."""
         self.ended = False
         self.lost = False
         self.pending: Record | None = None

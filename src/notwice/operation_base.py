@@ -70,6 +70,14 @@ class JoinedEnd:
         self.told = False
 
 
+def _abandoned(record: Record, etag: bytes, *, own: Ownership, why: str, patient: bool) -> Record:
+    """What to abandon makes of the record, judged when it is written: branches of the handler may still be at work."""
+    own.freeing = True  # first: what another thread begins meanwhile sees this, or is seen here
+    touched = own.touched
+    own.freeing = not touched
+    return core.abandoned(record, etag, claim=own.claim, touched=touched, why=why, patient=patient)
+
+
 class OperationBase:
     """An operation without its moves."""
 
@@ -223,7 +231,7 @@ class OperationBase:
 
     def downstream_key(self, name: str = "") -> str:
         """A key for the next system, at most 38 characters: the same for every attempt, another for each `name`."""
-        self._own.touched = True
+        self._touch()
         record = self._own.record
         return identity.downstream_key(
             namespace=record.namespace, scope=record.scope, key=record.key, generation=record.generation, name=name
@@ -231,7 +239,7 @@ class OperationBase:
 
     def downstream_uuid(self, name: str = "") -> UUID:
         """The same as `downstream_key`, for systems that take a UUID."""
-        self._own.touched = True
+        self._touch()
         record = self._own.record
         return identity.downstream_uuid(
             namespace=record.namespace, scope=record.scope, key=record.key, generation=record.generation, name=name
@@ -270,12 +278,16 @@ class OperationBase:
         return Move("suspended", change, ends=True, forgiving=True, detail=kind)
 
     def _abandoning(self, error: object = "") -> Move:
+        change = partial(_abandoned, own=self._own, why=told_of(error), patient=self._patient)
+        return Move("abandoned", change, ends=True, forgiving=True)
+
+    def _touch(self) -> None:
+        """Note that something may come of this claim from now on. Raises `OperationEnded` if it is being abandoned."""
         own = self._own
-        change = partial(
-            core.abandoned, claim=own.claim, touched=own.touched, why=told_of(error), patient=self._patient
-        )
-        kept = self._kept_back()
-        return Move("not_freed" if kept else "abandoned", change, ends=True, forgiving=True, detail=kept)
+        own.touched = True  # first: an abandon in another thread or task sees this, or is seen here
+        if own.freeing:
+            message = f"operation {own.record.id} is being abandoned, or was: nothing more may begin under it"
+            raise OperationEnded(message)
 
     def _kept_back(self) -> str:
         """Why to abandon would not free the key; empty if it would."""
@@ -300,7 +312,7 @@ class OperationBase:
             raise ValueError(message)
         change = partial(core.checkpointed, point=point, data=encode_value(data))
         self._check_room(change)
-        self._own.touched = True
+        self._touch()
         return Move("", change)
 
     def _checkpointed(self, point: str, data: object, transaction: object) -> None:
@@ -478,7 +490,7 @@ class OperationBase:
         """Get ready to run a step; gives whether half of the lease has gone since the last confirmed write."""
         self._ready(BEAT, None)
         self._check_room(partial(core.stepped, label=step.label, data=b""))
-        self._own.touched = True
+        self._touch()
         silent = self._runtime.clock.monotonic() - self._hold.confirmed_at
         return self._within is None and silent >= self._own.record.terms.lease_ms / 2000
 
@@ -561,7 +573,8 @@ class OperationBase:
         if move.event and runtime.observer is not None:
             record = self._own.record  # after a move on a transaction, it may be found finished by that
             event = str(record.state) if self.joined and record.terminal else move.event
-            runtime.tell(event, record, detail=move.detail)
+            kept = self._kept_back() if event == "abandoned" and record.released is Released.NO else ""
+            runtime.tell("not_freed" if kept else event, record, detail=kept or move.detail)
         if self._joined is not None:
             self._joined.told = True
         if move.ends:
