@@ -6,13 +6,23 @@ import dataclasses
 import difflib
 import functools
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
 from typing import Any, Final, Literal, TypeVar, cast
 
-from notwice.errors import NotApplied, NotwiceError, OwnershipLost
+from notwice.errors import (
+    NotApplied,
+    NotAwaited,
+    NotCompleted,
+    NotwiceError,
+    OperationUnresolved,
+    OwnershipLost,
+    StepsChanged,
+    StoreUnavailable,
+)
 from notwice.model import RecoveryKind, Terms
 
 Duration = float | int | timedelta
@@ -27,8 +37,16 @@ MAY_COME_AFTER: Final = (
     BrokenPipeError,
     EOFError,
     OwnershipLost,
+    NotAwaited,
+    NotCompleted,
+    OperationUnresolved,
+    StepsChanged,
+    StoreUnavailable,
 )
-"""What is raised before an effect as well as after it: neither these types nor what includes one prove anything."""
+"""What is raised before an effect as well as after it: neither these types nor what includes one prove anything.
+
+Nor do the standard library's kinds of them. One that is defined elsewhere may be raised where it proves something.
+"""
 
 BEATS_PER_LEASE: Final = 3
 BEAT_SECONDS_MIN: Final = 0.05  # a lease of a few milliseconds is for tests; beating it would only burn time
@@ -310,4 +328,6 @@ def _why_no_proof(kind: type[BaseException]) -> str:
         if issubclass(late, kind):
             subject = "it" if late is kind else f"it includes {late.__name__}, which"
             return f"{subject} may come after the effect"
+        if issubclass(kind, late) and kind.__module__.partition(".")[0] in sys.stdlib_module_names:
+            return f"it is a kind of {late.__name__}, which may come after the effect"
     return ""

@@ -228,15 +228,18 @@ def test_a_colon_within_a_part_is_told_of_before_absent_means_never(store: Store
     assert "colon" not in run("show", "--scope", "order", "--key", "m5").err + run("show", "idem_0").err
 
 
-def test_a_colon_within_an_account_is_told_of_where_its_namespace_has_nothing(store: Store, run: Run) -> None:
-    """P11, C52: an account's own colons are escaped in its namespace; who types them as they are is told so."""
-    namespace = join_scope(("user:7",))
+@pytest.mark.parametrize("account", ["user:7", "CORP\\alice"])
+def test_a_separator_within_an_account_is_told_of_where_its_namespace_has_nothing(
+    store: Store, run: Run, account: str
+) -> None:
+    """P11, C52: an account's own separators are escaped in its namespace; who types them as they are is told so."""
+    namespace = join_scope((account,))
     operation = store.suspended("k1", namespace=namespace)
     for command in (("ls",), ("show", operation)):
-        absent = run(*command, "--namespace", "user:7")
+        absent = run(*command, "--namespace", account)
         assert absent.status == 1
         assert (
-            "A colon within an account's name is written \\: in it: `notwice stats` lists the namespaces" in absent.err
+            "A colon within an account's name is written \\: in it, and a backslash \\\\: `notwice stats`" in absent.err
         )
         assert run(*command, "--namespace", namespace).status == 0
     assert namespace in run("stats").out

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from http.client import RemoteDisconnected
 from typing import Any
 
 import pytest
@@ -102,6 +103,9 @@ def test_the_most_specific_type_decides(options: dict[str, Any], error: BaseExce
         (BrokenPipeError, "it may come after the effect"),
         (EOFError, "it may come after the effect"),
         (NotwiceError, "it includes OwnershipLost, which may come after the effect"),
+        (StoreUnavailable, "it may come after the effect"),
+        (RemoteDisconnected, "it is a kind of ConnectionResetError, which may come after the effect"),
+        (asyncio.IncompleteReadError, "it is a kind of EOFError, which may come after the effect"),
         (BaseException, "whoever is cancelled or interrupted may have done its work"),
         (KeyboardInterrupt, "whoever is cancelled or interrupted may have done its work"),
         (asyncio.CancelledError, "whoever is cancelled or interrupted may have done its work"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping
@@ -188,10 +189,10 @@ def _or_written_otherwise(said: argparse.Namespace) -> str:
 
 
 def _or_account_written_otherwise(said: argparse.Namespace) -> str:
-    if ":" not in (said.namespace or "").replace("\\:", ""):
+    if not set(":\\").intersection(re.sub(r"\\[:\\]", "", said.namespace or "")):
         return ""
     return (
-        " in this namespace. A colon within an account's name is written \\: in it: "
+        " in this namespace. A colon within an account's name is written \\: in it, and a backslash \\\\: "
         "`notwice stats` lists the namespaces"
     )
 
