@@ -98,9 +98,9 @@ class Ownership:
         self.claim = claim
         self.unconfirmed: dict[bytes, Record] = {}
         self.touched = False
-        """Whether a key or a step may have taken something out into the world. Set before that is looked for below."""
+        """Whether a downstream key, a step or a checkpoint was begun under this claim: to abandon it frees no key."""
         self.freeing = False
-        """Whether an abandon has begun, or is done: nothing new may be begun under this claim."""
+        """Whether an abandon that frees the key has begun, or is done. Each side sets its own first, then looks."""
         self.ended = False
         self.lost = False
         self.pending: Record | None = None

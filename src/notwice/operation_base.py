@@ -74,7 +74,7 @@ def _abandoned(record: Record, etag: bytes, *, own: Ownership, why: str, patient
     """What to abandon makes of the record, judged when it is written: branches of the handler may still be at work."""
     own.freeing = True  # first: what another thread begins meanwhile sees this, or is seen here
     touched = own.touched
-    own.freeing = not touched
+    own.freeing = not touched  # else it frees nothing, and what was begun may go on
     return core.abandoned(record, etag, claim=own.claim, touched=touched, why=why, patient=patient)
 
 
